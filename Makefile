@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 WORKERS ?= $(shell $(PYTHON) -c "import os; print(min(8, max(2, os.cpu_count() or 2)))")
 SOURCES := pyproject.toml setup.py $(wildcard src/hewfl/*/*.[ch] src/hewfl/*/*/*.[ch])
 
-.PHONY: demo test test-sweeps test-flower test-cluster test-dist check docs api audit fuzz coverage mutation dist wheels workflows bench format clean
+.PHONY: demo paper test test-sweeps test-flower test-cluster test-dist check docs api audit fuzz coverage mutation dist wheels workflows bench format clean
 .DELETE_ON_ERROR:
 
 $(VENV)/bin/python:
@@ -36,6 +36,11 @@ $(VENV)/release.stamp: $(SOURCES) | $(VENV)/bin/python
 
 demo: $(VENV)/core.stamp
 	$(BIN)/hewfl demo
+
+# the paper's main grid into paper/main; PART=fig1 and so on for one figure
+PART ?= all
+paper: $(VENV)/core.stamp
+	$(BIN)/python -m reproduce paper $(PART)
 
 # one thread per worker: threads of several workers would compete for the cores
 test test-sweeps coverage: export OMP_NUM_THREADS = 1

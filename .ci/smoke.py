@@ -1,4 +1,4 @@
-"""A first look at an installed package: import, solve, simulate, the command."""
+"""Smoke test of an installed package: import, solve, simulate, the command."""
 
 import subprocess
 import sys
@@ -11,9 +11,9 @@ from hewfl.core import native
 
 
 def main() -> None:
-    """Fail where something that every installation can do does not work."""
-    found = hewfl.solve_simplex_qp(np.eye(3), np.array([0.0, 0.0, 0.0]))
-    np.testing.assert_allclose(found.weights, np.full(3, 1 / 3))
+    """Run what every installation supports."""
+    solution = hewfl.solve_simplex_qp(np.eye(3), np.array([0.0, 0.0, 0.0]))
+    np.testing.assert_allclose(solution.weights, np.full(3, 1 / 3))
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "hewfl.cli", "demo", "--output", folder]
         subprocess.run(command, check=True, timeout=600)

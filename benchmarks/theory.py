@@ -39,7 +39,7 @@ OURS, LOOP, SINGLE = "all at once", "loop on floats", "one call each"
 Fields = dict[str, Array]
 
 
-def drawn(rng: np.random.Generator, count: int) -> Fields:
+def random_fields(rng: np.random.Generator, count: int) -> Fields:
     """Systems, states and controls over a few decades."""
     shape = (count, CLIENTS)
     return {
@@ -55,7 +55,7 @@ def drawn(rng: np.random.Generator, count: int) -> Fields:
     }
 
 
-# ------------------------------------------------------------------ the certificate
+# the certificate
 
 
 def certificates(f: Fields) -> Array:
@@ -83,7 +83,7 @@ def certificates_by_loop(f: Fields) -> Array:
     return np.array(values)
 
 
-# ------------------------------------------------------------------ the recursion
+# the recursion
 
 
 def recursions(f: Fields, rounds: int) -> Array:
@@ -117,7 +117,7 @@ def recursions_by_loop(f: Fields, rounds: int) -> Array:
     return np.array(values)
 
 
-# ------------------------------------------------------------------ the report
+# the report
 
 
 def alone(call: Callable[[Fields], Array], f: Fields) -> Array:
@@ -126,7 +126,7 @@ def alone(call: Callable[[Fields], Array], f: Fields) -> Array:
     return np.concatenate([call(part) for part in parts])
 
 
-def compared(out: dict[str, Outcome], count: int) -> dict[str, Any]:
+def compare(out: dict[str, Outcome], count: int) -> dict[str, Any]:
     """Times of all configurations, and how far the answers are apart."""
     ours, loop = out[OURS].result, out[LOOP].result
     assert ours is not None
@@ -148,9 +148,9 @@ def main() -> None:
     info, rng = report.machine(), np.random.default_rng(0)
     many, few = 1_000_000 // CLIENTS // scale, 1000 // scale
     rounds = 10_000 // scale
-    wide, narrow = drawn(rng, many), drawn(rng, few)
+    wide, narrow = random_fields(rng, many), random_fields(rng, few)
     results = {
-        f"{many * CLIENTS:,} one-step coefficients": compared(
+        f"{many * CLIENTS:,} one-step coefficients": compare(
             report.interleave(
                 {
                     OURS: lambda: certificates(wide),
@@ -163,7 +163,7 @@ def main() -> None:
             ),
             many,
         ),
-        f"{rounds:,} rounds of (U, Q), {few:,} configurations": compared(
+        f"{rounds:,} rounds of (U, Q), {few:,} configurations": compare(
             report.interleave(
                 {
                     OURS: lambda: recursions(narrow, rounds),

@@ -1,4 +1,4 @@
-"""The built site, looked at: links, anchors, and nothing loaded from elsewhere."""
+"""Checks of the built site: links, anchors, and nothing loaded from other hosts."""
 
 import sys
 from html.parser import HTMLParser
@@ -22,7 +22,7 @@ class Page(HTMLParser):
         self.feed(path.read_text("utf-8"))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note what one tag names, links and loads."""
+        """Collect the anchors, links and loaded files of one tag."""
         values = dict(attrs)
         self.anchors |= {v for k in ("id", "name") if (v := values.get(k))}
         if tag == "a" and values.get("href"):
@@ -33,18 +33,18 @@ class Page(HTMLParser):
             self.loaded.append(str(values[LOADED[tag]]))
 
 
-def complaints(site: Path = SITE) -> list[str]:
-    """What is wrong with a built site.
+def site_errors(site: Path = SITE) -> list[str]:
+    """The errors of a built site.
 
     Args:
         site: its folder.
 
     Returns:
-        One sentence for each link that leads nowhere, each anchor that is not there and
-        each file that would be loaded from another machine.
+        One sentence for each broken link or anchor, and for each file that would be
+        loaded from another host.
     """
     pages = {path.resolve(): Page(path) for path in site.rglob("*.html")}
-    found = []
+    errors = []
     for path, page in pages.items():
         name = path.relative_to(site.resolve())
         if path.name == "404.html":  # its addresses are absolute
@@ -53,7 +53,7 @@ def complaints(site: Path = SITE) -> list[str]:
             parts = urlsplit(address)
             if parts.scheme in ("http", "https") or parts.netloc:
                 if address in page.loaded:
-                    found.append(f"{name} loads {address}")
+                    errors.append(f"{name} loads {address}")
                 continue
             if parts.scheme:
                 continue
@@ -63,16 +63,16 @@ def complaints(site: Path = SITE) -> list[str]:
             if target.is_dir():
                 target /= "index.html"
             if not target.exists():
-                found.append(f"{name} links to {address}, which is not there")
+                errors.append(f"{name} links to {address}, which does not exist")
             elif target in pages and parts.fragment:
                 if unquote(parts.fragment) in pages[target].anchors:
                     continue
-                found.append(f"{name} links to {address}: no such anchor")
-    return sorted(set(found))
+                errors.append(f"{name} links to {address}: no such anchor")
+    return sorted(set(errors))
 
 
 if __name__ == "__main__":
-    wrong = complaints()
+    errors = site_errors()
     pages = len(list(SITE.rglob("*.html")))
-    print("\n".join([*wrong, f"{pages} pages, {len(wrong)} complaints"]))  # noqa: T201
-    sys.exit(bool(wrong) or not pages)
+    print("\n".join([*errors, f"{pages} pages, {len(errors)} errors"]))  # noqa: T201
+    sys.exit(bool(errors) or not pages)

@@ -1,4 +1,4 @@
-"""Notebooks run cell by cell, and shown as pages."""
+"""Notebooks: run cell by cell, and as pages."""
 
 import json
 from pathlib import Path
@@ -34,13 +34,13 @@ def run(path: Path) -> Any:
 
 
 def as_page(path: Path) -> str:
-    """A notebook as Markdown: its text, its code, and what the code printed and drew.
+    """A notebook as Markdown: text, code and outputs.
 
     Args:
         path: of the notebook, which is run.
 
     Returns:
-        The text of the page. Figures are in it as data.
+        The text of the page, with figures as data.
     """
     parts = []
     for cell in run(path).cells:
@@ -49,7 +49,7 @@ def as_page(path: Path) -> str:
             continue
         parts.append(f"```python\n{cell.source}\n```")
         parts += [text for output in cell.outputs if (text := _shown(output))]
-    parts.append(f"*This page is `notebooks/{path.name}`, run as it stands.*")
+    parts.append(f"*This page is `notebooks/{path.name}` with its outputs.*")
     return "\n\n".join(parts) + "\n"
 
 
@@ -67,6 +67,6 @@ def _shown(output: dict[str, Any]) -> str:
 
 
 def without_outputs(path: Path) -> bool:
-    """Whether a notebook is kept without outputs and counts, as it should be."""
+    """Whether a notebook is stored without outputs and counts."""
     cells = json.loads(path.read_text("utf-8"))["cells"]
     return not any(cell.get("outputs") or cell.get("execution_count") for cell in cells)

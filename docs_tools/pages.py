@@ -27,7 +27,7 @@ class Block:
         before: code that runs first, from a comment `<!-- runs after: … -->`: what a
             reader already has, such as a model or a loader.
         reason: from a comment `<!-- not run: … -->`.
-        title: name of the file that the block stands for; such files work together,
+        title: name of the file in the block; such files work together,
             and a test of their own runs them.
     """
 

@@ -1,9 +1,8 @@
-"""Put the pages of the site together in `build/pages`: `make docs` builds from there.
+"""Collects the pages of the site in `build/pages`, as Zensical expects them.
 
-Pages stand where readers of the repository find them (README.md and PAPER.md on top,
-the others in docs/). The site wants them in one folder, so they are copied, links
-follow, and files that pages link to (figures, example programs) come along. Notebooks
-are run and become pages with their outputs.
+The README becomes the front page. Links between files of the repository become links
+between pages; linked files that are no pages are copied. Notebooks are run and become
+pages with their outputs.
 """
 
 import re
@@ -27,7 +26,7 @@ CODE = re.compile(r"^( *)```.*?^\1```$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 
 
 def place(path: Path) -> Path:
-    """Where a file of the repository stands in the folder of pages."""
+    """The path of a file of the repository in the folder of pages."""
     name = path.relative_to(ROOT).as_posix()
     if name in MOVED:
         return STAGE / MOVED[name]
@@ -54,15 +53,15 @@ def relinked(text: str, source: Path, target: Path) -> tuple[str, set[Path]]:
     """
     linked: set[Path] = set()
 
-    def follow(found: re.Match[str]) -> str:
-        if re.match(r"\w+:", found["target"]):
-            return found[0]
-        path = (source.parent / found["target"]).resolve()
+    def follow(match: re.Match[str]) -> str:
+        if re.match(r"\w+:", match["target"]):
+            return match[0]
+        path = (source.parent / match["target"]).resolve()
         if not path.is_file():
-            raise FileNotFoundError(f"{source}: a link to {found['target']}")
+            raise FileNotFoundError(f"{source}: a link to {match['target']}")
         linked.add(path)
         new = relpath(place(path), target.parent).replace("\\", "/")
-        return found["open"] + new + (found["anchor"] or "")
+        return match["open"] + new + (match["anchor"] or "")
 
     parts, end = [], 0
     for code in CODE.finditer(text):
@@ -72,7 +71,7 @@ def relinked(text: str, source: Path, target: Path) -> tuple[str, set[Path]]:
 
 
 def stage() -> None:
-    """Make `build/pages` anew."""
+    """Write `build/pages`."""
     shutil.rmtree(STAGE, ignore_errors=True)
     texts = {page: page.read_text("utf-8") for page in pages()}
     texts |= {path: as_page(path) for path in sorted(NOTEBOOKS.glob("*.ipynb"))}

@@ -1,4 +1,4 @@
-"""The page "in five minutes" does what it says: every block of it is run, and timed."""
+"""The page "in five minutes": every block of it runs, in less than that time."""
 
 import re
 import shlex
@@ -32,7 +32,7 @@ def test_the_page_in_five_minutes(
         if kind == "python" and title != "my_rules.py":
             exec(compile(text, title, "exec"), {"__name__": "__main__"})
         for line in text.splitlines() if kind == "sh" else ():
-            output += called(line)
+            output += output_of(line)
     assert time.monotonic() - began < SECONDS
     assert "8 clients, natural partition" in output
     assert "how fast weights fall" in output
@@ -45,14 +45,14 @@ def test_the_page_in_five_minutes(
     assert "(3, 31)" in printed
 
 
-def called(line: str) -> str:
-    """What a line of the page prints; a star stands for a folder, as in a shell."""
+def output_of(line: str) -> str:
+    """The output of a command; a star stands for a folder, as in a shell."""
     program, *words = shlex.split(line)
     assert program == "hewfl"
-    found = [
+    arguments = [
         str(f) for w in words for f in (sorted(Path().glob(w)) if "*" in w else [w])
     ]
     here = ["--jobs", "0"] if words[0] == "run" else []
-    result = CliRunner().invoke(app, [*found, *here], env={"COLUMNS": "160"})
+    result = CliRunner().invoke(app, [*arguments, *here], env={"COLUMNS": "160"})
     assert result.exit_code == 0, result.output
     return result.output

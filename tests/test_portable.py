@@ -1,4 +1,4 @@
-"""No call that other systems lack without its twin, no text without an encoding."""
+"""Calls that some systems lack are guarded; texts have an encoding."""
 
 import ast
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ NAMES = {
     | {"setitimer", "CTRL_BREAK_EVENT"},
     "time": {"tzset", "clock_gettime"},
 }
-"""What Windows lacks, or has alone."""
+"""Names that Windows lacks, or that only Windows has."""
 GUARDS = ("hasattr", "AttributeError", "sys.platform", "os.name")
 
 
@@ -22,24 +22,22 @@ def uses(tree: ast.AST) -> Iterator[tuple[int, str, bool]]:
     """Line, name and whether it is guarded, of calls that only some systems have."""
     functions = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
     for node in ast.walk(tree):
-        found = None
+        name = None
         if isinstance(node, ast.Import):
-            found = next((a.name for a in node.names if a.name in MODULES), None)
+            name = next((a.name for a in node.names if a.name in MODULES), None)
         elif isinstance(node, ast.Attribute):
             owner = getattr(node.value, "id", "")
-            found = (
-                f"{owner}.{node.attr}" if node.attr in NAMES.get(owner, ()) else None
-            )
-        if found is not None:
+            name = f"{owner}.{node.attr}" if node.attr in NAMES.get(owner, ()) else None
+        if name is not None:
             assert isinstance(node, ast.stmt | ast.expr)
             line = node.lineno
             around = [f for f in functions if f.lineno <= line <= (f.end_lineno or 0)]
             text = "".join(ast.unparse(f) for f in around[-1:])
-            yield line, found, any(guard in text for guard in GUARDS)
+            yield line, name, any(guard in text for guard in GUARDS)
 
 
 def texts_without_encoding(tree: ast.AST) -> Iterator[int]:
-    """Lines that open text in whatever encoding the system has."""
+    """Lines that open text in the default encoding of the system."""
     for node in ast.walk(tree):
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
             continue
@@ -67,7 +65,7 @@ def test_the_scan_finds_what_it_looks_for() -> None:
     assert list(texts_without_encoding(tree)) == [4, 5]
 
 
-def test_calls_of_one_system_have_a_twin() -> None:
+def test_calls_of_one_system_are_guarded() -> None:
     wrong = [
         f"{path.name}:{line} {name}"
         for path in SOURCES

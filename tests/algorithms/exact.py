@@ -30,7 +30,7 @@ from hewfl.federation.participation import (
     RandomParticipation,
     RotatingParticipation,
     SampledParticipation,
-    drawn,
+    draw_clients,
 )
 
 Array = NDArray[Any]
@@ -170,7 +170,7 @@ def play(
     far = at.reach(away, at.largest)
     for t in range(rounds + 1):
         seen.append(_seen(clients, at, state, bound, cap))
-        chosen = drawn(law, seed, t, n, history)
+        chosen = draw_clients(law, seed, t, n, history)
         history = history.after(chosen)
         if len(chosen) == 0 or t == rounds:
             continue

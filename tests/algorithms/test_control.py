@@ -6,7 +6,6 @@ from typing import Any, final
 
 import numpy as np
 import pytest
-from safetensors.numpy import load, save
 
 import hewfl.algorithms.hew_control as controller
 from hewfl import (
@@ -36,7 +35,6 @@ from hewfl.core.round import Cohort, LocalPlan
 from hewfl.displacements.dense import matrix_round
 from hewfl.federation.participation import RotatingParticipation
 from hewfl.problems import Quadratic, random_quadratic
-from hewfl.server.checkpoint import load_checkpoint, save_checkpoint
 from hewfl.simulation.audit import control_audit
 from hewfl.theory import System
 from hewfl.theory.appendix import propagated_tracking
@@ -301,31 +299,6 @@ def test_proxies_that_change_are_used_and_charged() -> None:
 
 
 # ------------------------------------------------------------------ older checkpoints
-
-
-def test_a_state_with_one_bound_for_all_goes_on_knowing_nothing(tmp_path: Path) -> None:
-    problem = random_quadratic(6, 4, 2, noise=0.1)
-    control = HewControl(BOX, 0.01, "sharp", tracking=0.0)
-    federation = Federation(FixedSteps(1), 2, SampledParticipation(2))
-    given: Any = (problem, federation, [control])
-    simulate(*given, rounds=2, seed=0, checkpoint=tmp_path)
-    _as_it_was(tmp_path)
-    trace = simulate(*given, rounds=4, seed=0, checkpoint=tmp_path)
-    said = [record.status.partition("; ")[2] for record in trace.of(0)]
-    assert said[3] == "no certificate: nothing bounds the control variates of 4 clients"
-    assert said[4] == "no certificate: nothing bounds the control variates of 2 clients"
-
-
-def _as_it_was(folder: Path) -> None:
-    """Rewrite a checkpoint with the one tracking bound of older versions."""
-    saved = load_checkpoint(folder)
-    assert saved is not None
-    arrays = dict(saved.arrays)
-    key = ".0.algorithm.upper.tracking"
-    arrays[key] = np.asarray(0.01)
-    assert arrays[".0.algorithm.upper.gap"].shape == ()
-    save_checkpoint(folder, replace(saved, arrays=arrays))
-    assert load(save(arrays))[key].shape == ()
 
 
 # ------------------------------------------------------------------ schedules

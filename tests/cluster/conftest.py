@@ -11,19 +11,19 @@ from tests.cluster.processes import Processes, processes, until
 
 @pytest.fixture(scope="session")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
-    with processes(tmp_path_factory.mktemp("fleet")) as found:
-        found.scheduler()
-        found.worker("a")
-        found.worker("b")
-        until(found.file.exists)
-        yield found
+    with processes(tmp_path_factory.mktemp("fleet")) as started:
+        started.scheduler()
+        started.worker("a")
+        started.worker("b")
+        until(started.file.exists)
+        yield started
 
 
 @pytest.fixture
 def cluster(fleet: Processes) -> Iterator[Cluster]:
-    with cluster_at(f"file:{fleet.file}") as found:
-        found.client.wait_for_workers(2)
-        yield found
+    with cluster_at(f"file:{fleet.file}") as cluster:
+        cluster.client.wait_for_workers(2)
+        yield cluster
 
 
 @pytest.fixture

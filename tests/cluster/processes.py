@@ -83,11 +83,11 @@ class Processes:
 
 @contextlib.contextmanager
 def processes(place: Path) -> Iterator[Processes]:
-    found = Processes(place)
+    started = Processes(place)
     try:
-        yield found
+        yield started
     finally:
-        found.close()
+        started.close()
 
 
 def until(holds: Callable[[], object]) -> None:
@@ -99,9 +99,9 @@ def until(holds: Callable[[], object]) -> None:
 
 
 def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        port: int = server.getsockname()[1]
         return port
 
 

@@ -51,7 +51,7 @@ def files_below(folder: Path) -> dict[str, bytes]:
 
 
 class Notes(Progress):
-    """Keeps what it is told."""
+    """Collects the notes."""
 
     def __init__(self) -> None:
         self.words: list[str] = []

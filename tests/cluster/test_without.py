@@ -73,9 +73,9 @@ def test_the_command_says_it_in_one_line_and_leaves_no_folder(tmp_path: Path) ->
     file, root = tmp_path / "spec.toml", tmp_path / "runs"
     file.write_text(TEXT)
     call = ["run", str(file), "--runs-dir", str(root), "--cluster", "here"]
-    found = CliRunner().invoke(app, call)
-    assert found.exit_code == 2
-    assert found.output.startswith("error: `--cluster` must be an address such as")
+    result = CliRunner().invoke(app, call)
+    assert result.exit_code == 2
+    assert result.output.startswith("error: `--cluster` must be an address such as")
     assert not root.exists()
 
 

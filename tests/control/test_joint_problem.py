@@ -134,9 +134,7 @@ def random_controls(
 
 @variants
 @given(problem=problems(decades=8, width=8))
-def test_the_dual_method_is_always_certify(
-    variant: Variant, problem: Problem
-) -> None:
+def test_the_dual_method_is_always_certify(variant: Variant, problem: Problem) -> None:
     solution = global_control(*problem, variant=variant)
     assert_certify(problem, solution, variant, GLOBAL)
 
@@ -481,9 +479,7 @@ def test_algorithm_4_says_when_it_is_too_slow(monkeypatch: pytest.MonkeyPatch) -
         replace(BOX, amplitude_min=1e-6),
     )
     problem = (clients, UpperState(0.07, 2.7e-4), bounds)
-    assert_certify(
-        problem, global_control(*problem, variant="sharp"), "sharp", GLOBAL
-    )
+    assert_certify(problem, global_control(*problem, variant="sharp"), "sharp", GLOBAL)
     monkeypatch.setattr(control, "MAX_SWEEPS", 50)
     with pytest.raises(
         SolverError, match=r"Algorithm 4 did not certify .* in 50 steps"

@@ -52,14 +52,14 @@ def test_features_are_standardised_by_the_training_part(
     mean, deviation = X[rows].mean(axis=0), X[rows].std(axis=0)
     deviation[0] = np.inf
     prepared = prepare(d, 1, dtype="float64")
-    for found, where in (
+    for features, where in (
         (prepared.features, rows),
         (prepared.test_features, test_rows),
     ):
         expected = (X[where] - mean) / deviation
-        assert np.abs(found[:, :-1] - expected).max() < 1e-12
-        assert (found[:, -1] == 1).all()
-        assert (found[:, 0] == 0).all()
+        assert np.abs(features[:, :-1] - expected).max() < 1e-12
+        assert (features[:, -1] == 1).all()
+        assert (features[:, 0] == 0).all()
     assert (prepared.labels == row_labels(d, rows)).all()
     assert (prepared.test_labels == row_labels(d, test_rows)).all()
     single = prepare(d, 1)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.displacements.test_pieces import in_pieces
+from tests.displacements.test_chunked import in_pieces
 
 from hewfl.core import native
 from hewfl.core.round import Cohort, LocalPlan, Round
@@ -128,7 +128,7 @@ def test_corrections_of_all_clients_add_up_to_nothing(rng: np.random.Generator) 
     everybody = Cohort(np.arange(5), ones, ones, ones, 5)
     whole = correction(variates, everybody)
     assert whole.sum(axis=0) == pytest.approx(np.zeros(whole.shape[1]), abs=1e-12)
-    u = -1 / (5 * known.ground)  # c⁺ = (1 − S/n) c + Σ_S u_iΔ_i
+    u = -1 / (5 * known.total_step)  # c⁺ = (1 − S/n) c + Σ_S u_iΔ_i
     share = 1 - len(u) / 5
     expected = share * variates.server + u @ known.displacements.matrix()
     assert variates.after(known).server == pytest.approx(expected, abs=1e-12)

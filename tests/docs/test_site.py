@@ -1,22 +1,22 @@
-"""How pages are put together, and what the check of the built site sees."""
+"""How pages are collected, and the checks of the built site."""
 
 from pathlib import Path
 
 import pytest
-from docs_tools.check import complaints
+from docs_tools.check import site_errors
 from docs_tools.pages import ROOT
 from docs_tools.stage import STAGE, place, relinked
 
 PAGE = '<a href="b.html#here">b</a> <a href="b.html#gone">b</a> <a href="c.html">c</a>'
 
 
-def test_complaints_name_what_is_wrong(tmp_path: Path) -> None:
+def test_errors_name_page_and_link(tmp_path: Path) -> None:
     loads = '<script src="https://elsewhere.example/x.js"></script>'
     (tmp_path / "a.html").write_text(PAGE + loads)
     (tmp_path / "b.html").write_text('<p id="here">here</p> <a href="a.html">a</a>')
-    assert complaints(tmp_path) == [
+    assert site_errors(tmp_path) == [
         "a.html links to b.html#gone: no such anchor",
-        "a.html links to c.html, which is not there",
+        "a.html links to c.html, which does not exist",
         "a.html loads https://elsewhere.example/x.js",
     ]
 

@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 
 from hewfl import (
+    Entry,
     Federation,
     FixedSteps,
     HewHet,
     HewHom,
-    Lane,
     Scaffold,
     simulate,
     solve_simplex_qp,
@@ -94,9 +94,13 @@ def draw_calls(rng: np.random.Generator) -> None:
     parts = np.array_split(np.arange(samples), n)
     problem = softmax_from_arrays(X, labels, parts, l2=1e-3)
     law = FixedSteps(rng.integers(1, 4, n).tolist())
-    lanes = [Lane(HewHom(4.0, 1.0)), Lane(HewHet(4.0, 1.0)), Lane(Scaffold(1.0 / 4.0))]
+    entries = [
+        Entry(HewHom(4.0, 1.0)),
+        Entry(HewHet(4.0, 1.0)),
+        Entry(Scaffold(1.0 / 4.0)),
+    ]
     federation = Federation(law, 2)
-    simulate(problem, federation, lanes, rounds=2, seed=0, dtype=np.dtype(dtype))
+    simulate(problem, federation, entries, rounds=2, seed=0, dtype=np.dtype(dtype))
     A = rng.standard_normal((3, n, n))
     solve_simplex_qp(A @ np.swapaxes(A, 1, 2), rng.standard_normal((3, n)))
     vector = rng.standard_normal(int(rng.integers(1, 5000))).astype(np.float32)

@@ -94,19 +94,19 @@ KEYS = [key for row in CHAPTERS["Bibliography"] for key in KEY.findall(row.cells
 def resolve(path: str) -> object | None:
     """The object at a dotted path, or None: modules first, then attributes."""
     names = path.split(".")
-    found: object = importlib.import_module(names[0])
+    result: object = importlib.import_module(names[0])
     for k, name in enumerate(names[1:], start=2):
-        if isinstance(found, ModuleType) and not hasattr(found, name):
+        if isinstance(result, ModuleType) and not hasattr(result, name):
             module = ".".join(names[:k])
             try:
                 importlib.import_module(module)
             except ModuleNotFoundError as error:
                 if error.name != module:  # there, but broken
                     raise
-        if not hasattr(found, name):
+        if not hasattr(result, name):
             return None
-        found = getattr(found, name)
-    return found
+        result = getattr(result, name)
+    return result
 
 
 def knows(symbol: str, name: str) -> bool:
@@ -142,8 +142,8 @@ def source_of(symbol: str) -> Path:
 
 
 def assert_none(faults: Iterable[object]) -> None:
-    found = [str(fault) for fault in faults]
-    assert not found, "\n".join(["", *found])
+    result = [str(fault) for fault in faults]
+    assert not result, "\n".join(["", *result])
 
 
 # The page itself

@@ -82,9 +82,9 @@ def sample_gradients(problem: Problem, client: int, x: Array) -> Array:
     return np.asarray(problem.minibatch_gradients(models, rows, np.ones(m, int))[0])
 
 
-def close(found: Array, expected: Array, tolerance: float = ROUNDING) -> bool:
+def close(actual: Array, expected: Array, tolerance: float = ROUNDING) -> bool:
     scale = 1 + np.abs(expected).max()
-    return bool(np.abs(np.asarray(found) - expected).max() <= tolerance * scale)
+    return bool(np.abs(np.asarray(actual) - expected).max() <= tolerance * scale)
 
 
 def test_is_a_problem(problem: Problem) -> None:
@@ -96,22 +96,22 @@ def test_minibatch_gradient_is_the_mean_of_sample_gradients(
 ) -> None:
     models = rng.standard_normal((MODELS, problem.n, problem.d))
     samples, counts = minibatches(problem, rng)
-    found = problem.minibatch_gradients(models, samples, counts)
+    gradients = problem.minibatch_gradients(models, samples, counts)
     for k in range(MODELS):
         for i in range(problem.n):
             each = sample_gradients(problem, i, models[k, i])
             chosen = each[samples[i, : counts[i]] - problem.offsets[i]]
-            assert close(found[k, i], chosen.mean(axis=0))
+            assert close(gradients[k, i], chosen.mean(axis=0))
 
 
 def test_models_are_independent(problem: Problem, rng: np.random.Generator) -> None:
     models = rng.standard_normal((MODELS, problem.n, problem.d))
     anchors = models[:, 0]
     draws = minibatches(problem, rng)
-    found = problem.minibatch_gradients(models, *draws)
+    gradients = problem.minibatch_gradients(models, *draws)
     for k in range(MODELS):
         one = slice(k, k + 1)
-        assert close(found[one], problem.minibatch_gradients(models[one], *draws))
+        assert close(gradients[one], problem.minibatch_gradients(models[one], *draws))
         for ask in (problem.full_gradients, problem.client_losses, problem.objectives):
             assert close(ask(anchors)[one], ask(anchors[one]))
         for name, values in problem.evaluate(anchors).items():
@@ -123,17 +123,17 @@ def test_padding_is_ignored(problem: Problem, rng: np.random.Generator) -> None:
     samples, counts = minibatches(problem, rng)
     padding = np.arange(samples.shape[1]) >= counts[:, None]
     other = np.where(padding, problem.offsets[0], samples)
-    found = problem.minibatch_gradients(models, samples, counts)
-    assert (found == problem.minibatch_gradients(models, other, counts)).all()
+    gradients = problem.minibatch_gradients(models, samples, counts)
+    assert (gradients == problem.minibatch_gradients(models, other, counts)).all()
 
 
 def test_some_clients_in_any_order(problem: Problem, rng: np.random.Generator) -> None:
     models = rng.standard_normal((MODELS, problem.n, problem.d))
     samples, counts = minibatches(problem, rng)
-    found = problem.minibatch_gradients(models, samples, counts)
+    gradients = problem.minibatch_gradients(models, samples, counts)
     some = [2, 0]
     part = problem.minibatch_gradients(models[:, some], samples[some], counts[some])
-    assert close(part, found[:, some])
+    assert close(part, gradients[:, some])
 
 
 def test_inputs_are_left_alone(problem: Problem, rng: np.random.Generator) -> None:
@@ -153,9 +153,9 @@ def test_full_gradient_is_the_mean_over_all_samples(
     problem: Problem, rng: np.random.Generator
 ) -> None:
     x = rng.standard_normal((1, problem.d))
-    found = problem.full_gradients(x)[0]
+    gradients = problem.full_gradients(x)[0]
     for i in range(problem.n):
-        assert close(found[i], sample_gradients(problem, i, x[0]).mean(axis=0))
+        assert close(gradients[i], sample_gradients(problem, i, x[0]).mean(axis=0))
 
 
 def test_full_gradient_is_the_derivative_of_the_losses(
@@ -206,17 +206,17 @@ def test_optimum_is_stationary_and_lowest(
     pooled: bool,
     rng: np.random.Generator,
 ) -> None:
-    found = problem.pooled_optimum() if pooled else problem.optimum()
-    x, column = found.x[None, :], int(pooled)
+    solution = problem.pooled_optimum() if pooled else problem.optimum()
+    x, column = solution.x[None, :], int(pooled)
     weights = problem.data_sizes if pooled else np.ones(problem.n)
     gradient = weights @ problem.full_gradients(x)[0] / weights.sum()
     assert np.linalg.norm(gradient) <= ROUNDING * problem.smoothness
-    assert found.residual <= ROUNDING * problem.smoothness
-    assert found.gap <= ROUNDING
+    assert solution.residual <= ROUNDING * problem.smoothness
+    assert solution.gap <= ROUNDING
     value = problem.objectives(x)[0, column]
-    assert found.objective == pytest.approx(value, rel=1e-13, abs=1e-15)
+    assert solution.objective == pytest.approx(value, rel=1e-13, abs=1e-15)
     for scale in (1e-4, 1e-2, 1.0):
-        near = found.x + scale * rng.standard_normal((20, problem.d))
+        near = solution.x + scale * rng.standard_normal((20, problem.d))
         assert (problem.objectives(near)[:, column] > value).all()
 
 
@@ -225,9 +225,9 @@ def test_narrow_models_give_narrow_answers(
 ) -> None:
     wide = rng.standard_normal((MODELS, problem.n, problem.d))
     narrow, draws = wide.astype(np.float32), minibatches(problem, rng)
-    found = problem.minibatch_gradients(narrow, *draws)
-    assert found.dtype == np.float32
-    assert close(found, problem.minibatch_gradients(wide, *draws), NARROW)
+    gradients = problem.minibatch_gradients(narrow, *draws)
+    assert gradients.dtype == np.float32
+    assert close(gradients, problem.minibatch_gradients(wide, *draws), NARROW)
     full = problem.full_gradients(narrow[:, 0])
     assert full.dtype == np.float32
     assert close(full, problem.full_gradients(wide[:, 0]), NARROW)
@@ -280,9 +280,9 @@ def test_torch_gives_the_same_numbers(
         pairs.append(ask)
     measures = other.evaluate(make(y[:, 0]))
     pairs += [(measures[k], v) for k, v in problem.evaluate(y[:, 0]).items()]
-    for found, expected in pairs:
-        assert type(found) is type(make(y))
-        assert close(found, np.asarray(expected))
+    for actual, expected in pairs:
+        assert type(actual) is type(make(y))
+        assert close(actual, np.asarray(expected))
 
 
 @pytest.mark.torch
@@ -299,9 +299,9 @@ def test_torch_constants_are_the_same(problem: Problem) -> None:
 def test_narrow_torch_models(problem: Problem, rng: np.random.Generator) -> None:
     other, draws = in_torch(problem), minibatches(problem, rng)
     y = rng.standard_normal((MODELS, problem.n, problem.d))
-    found = other.minibatch_gradients(torch.tensor(y, dtype=torch.float32), *draws)
-    assert found.dtype == torch.float32
-    assert close(found, problem.minibatch_gradients(y, *draws), NARROW)
+    gradients = other.minibatch_gradients(torch.tensor(y, dtype=torch.float32), *draws)
+    assert gradients.dtype == torch.float32
+    assert close(gradients, problem.minibatch_gradients(y, *draws), NARROW)
     anchors = torch.tensor(y[:, 0], dtype=torch.float32)
     assert other.full_gradients(anchors).dtype == torch.float32
     assert other.objectives(anchors).dtype == torch.float64
@@ -317,8 +317,8 @@ def test_losses_on_chosen_samples_are_means_of_sample_losses(
     for i in range(problem.n):
         lo, m = problem.offsets[i], problem.data_sizes[i]
         rows = np.arange(lo, lo + m)
-        found = problem.sample_losses(models, np.stack([rows, rows[::-1]]))
-        assert close(found, whole[:, [i, i]])
+        losses = problem.sample_losses(models, np.stack([rows, rows[::-1]]))
+        assert close(losses, whole[:, [i, i]])
         single = problem.sample_losses(models, rows[:, None])  # one sample each
         assert close(single.mean(axis=1), whole[:, i])
     tensors = problem.sample_losses(torch.tensor(models), rows[:, None])

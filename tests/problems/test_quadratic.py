@@ -47,10 +47,10 @@ def test_two_clients_by_hand() -> None:
     assert problem.pooled_optimum().x == pytest.approx([(2 * 1 - 1 * 4) / 4])
     assert problem.variance_bounds().tolist() == [9.0, 0.0]
     assert problem.heterogeneity() == pytest.approx(4.0)
-    found = problem.minibatch_gradients(
+    gradients = problem.minibatch_gradients(
         np.zeros((1, 2, 1)), np.array([[0], [2]]), np.array([1, 1])
     )
-    assert found.ravel().tolist() == [2.0, 4.0]
+    assert gradients.ravel().tolist() == [2.0, 4.0]
 
 
 def test_semidefinite_clients_are_welcome() -> None:

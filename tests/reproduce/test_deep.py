@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hewfl.algorithms.paced import Paced
 from reproduce.figures import figure_3, figure_4, figure_5, figure_6
 from reproduce.specs import (
     cnn_equal_spec,
@@ -17,7 +16,7 @@ from reproduce.specs import (
     quick_deep,
 )
 
-from hewfl import FedAvg, HewHom, InvalidInputError, MinibatchSGD
+from hewfl import HewHom, InvalidInputError, LocalSGD
 from hewfl.core.round import Cohort
 from hewfl.experiments.build_problem import build_problem, entries_of
 from hewfl.experiments.executor import Progress
@@ -62,8 +61,7 @@ def test_the_lines_are_the_paper_s() -> None:
         assert all(1.75 in m.grid["kappa"] for m in spec.methods if "kappa" in m.grid)
         by_label = {m.label: m for m in spec.methods}
         minibatch = by_label["minibatch SGD"].candidates()[0].entry(1.0).algorithm
-        assert isinstance(minibatch, Paced)
-        assert isinstance(minibatch.rule, MinibatchSGD)
+        assert minibatch.local == LocalSGD(total=0.25, at_anchor=True)  # one step
     assert cnn.methods[1].method == "UniformLocalSGD"  # FedAvg of the text
 
 
@@ -76,7 +74,7 @@ def test_the_lines_are_the_paper_s() -> None:
         (head_equal_spec, [4e-3, 5e-4]),
     ],
 )
-def test_one_rate_for_all_and_equal_ground(make: Any, expected: list[float]) -> None:
+def test_one_rate_for_all_or_one_total_step(make: Any, expected: list[float]) -> None:
     """One epoch and four, of eight samples each in batches of eight."""
     spec = make()
     cohort = Cohort(
@@ -84,7 +82,8 @@ def test_one_rate_for_all_and_equal_ground(make: Any, expected: list[float]) -> 
     )
     (method,) = (m for m in spec.methods if m.label == "HEW (Alg. 3)")
     given = replace(method, grid={}, parameters={**method.parameters, "kappa": 1.0})
-    given = replace(given, parameters={**given.parameters, "rate_scale": 2.0})
+    (step,) = {"step_scale", "amplitude"} & {*method.grid}
+    given = replace(given, parameters={**given.parameters, step: 2.0})
     (entry,) = entries_of(spec, [given], 1 / spec.problem.learning_rate)
     plan = entry.algorithm.plan(cohort, None)
     np.testing.assert_allclose(plan.step_sizes, expected)
@@ -95,16 +94,17 @@ def test_rates_of_a_module() -> None:
     spec = replace(spec, problem=replace(spec.problem, reference_steps=53.0))
     rate, h = spec.problem.learning_rate, spec.problem.reference_steps
     methods = [
-        MethodSpec("FedAvg", "a", {"step_scale": 2.0, "rate_scale": 5.0}),
-        MethodSpec("HewHom", "b", {"amplitude": 1.0, "rate_scale": 5.0}),
+        MethodSpec("FedAvg", "a", {"step_scale": 2.0}),
+        MethodSpec("FedAvg", "b", {"amplitude": 2.0}),
+        MethodSpec("HewHom", "c", {"amplitude": 1.0}),
     ]
-    plain, exact = entries_of(spec, methods, 1 / rate)
-    assert isinstance(plain.algorithm, FedAvg)
+    plain, total, exact = entries_of(spec, methods, 1 / rate)
+    assert plain.algorithm.local.learning_rate == pytest.approx(2 * rate)
+    assert total.algorithm.local.total == pytest.approx(2 * rate * h)
     assert isinstance(exact.algorithm, HewHom)
-    assert plain.algorithm.smoothness == pytest.approx(1 / (5 * rate))
-    assert exact.algorithm.smoothness == pytest.approx(1 / (5 * rate * h))
-    with pytest.raises(InvalidInputError, match="`rate_scale` must be a positive"):
-        MethodSpec("FedAvg", "a", {"step_scale": 2.0, "rate_scale": 0.0}).entry(1.0)
+    assert exact.algorithm.smoothness == pytest.approx(1 / (rate * h))
+    with pytest.raises(InvalidInputError, match="step_scale"):
+        MethodSpec("FedAvg", "a", {"step_scale": 0.0}).entry(1.0)
 
 
 @pytest.mark.torch

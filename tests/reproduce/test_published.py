@@ -35,6 +35,12 @@ def name(file: Path) -> str:
 GRIDS = {"main": main_spec, "wide": wide_spec, "extended": extended_spec}
 
 
+def test_every_published_spec_can_be_read() -> None:
+    assert len(SPECS) > 100
+    for file in SPECS:
+        assert read_spec(file).is_tuned or file.name == "spec.toml"
+
+
 @pytest.fixture(scope="module")
 def tuned() -> dict[Path, Spec]:
     return {file: read_spec(file) for file in SPECS if file.name == "tuned.toml"}
@@ -49,7 +55,7 @@ def test_tuned_specs_have_no_field_without_effect(tuned: dict[Path, Spec]) -> No
 
 @pytest.mark.parametrize("part", GRIDS)
 def test_specs_of_the_grids_are_those_that_hewfl_makes(part: str) -> None:
-    """`hewfl paper` runs again what is published; fields added since say nothing."""
+    """`python -m reproduce paper` runs again what is published."""
     for data in DATA:
         for regime in REGIMES:
             file = ROOT / part / "panels" / f"{data}-{regime}" / "spec.toml"
@@ -123,10 +129,11 @@ def pages() -> Iterator[tuple[str, str]]:
     """Pages about one study each, and the tables that the study wrote."""
     tables = sorted((ROOT / "robustness").glob("*.md"))
     texts = [file.read_text(encoding="utf-8") for file in tables]
-    yield (DOCS / "choosing.md").read_text(encoding="utf-8"), "\n".join(texts)
+    for name in ("choosing.md", "results/robustness.md"):
+        yield (DOCS / name).read_text(encoding="utf-8"), "\n".join(texts)
     server_step = (ROOT / "server_step" / "results.md").read_text(encoding="utf-8")
     seen = [f"{value:.5f}" for value in measured_steps()]
-    texts = (file.read_text(encoding="utf-8") for file in DOCS.glob("*.md"))
+    texts = (file.read_text(encoding="utf-8") for file in DOCS.rglob("*.md"))
     page = next(text for text in texts if BEGIN in text)
     yield page.partition("## What was measured")[2], "\n".join([server_step, *seen])
 

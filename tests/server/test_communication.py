@@ -1,4 +1,4 @@
-"""Accounts of whole runs, client by client, and the named FedAvgM."""
+"""Communication of rounds and of whole runs, per client."""
 
 from typing import Any
 
@@ -16,13 +16,29 @@ from hewfl import (
     InvalidInputError,
     ProblemBounds,
     SampledParticipation,
+    Scaffold,
     ServerStep,
+    Traffic,
     simulate,
 )
 from hewfl.problems import random_quadratic
+from hewfl.server.communication import RoundCommunication, round_communication
 
 
-def test_the_ledger_agrees_with_the_trace_and_splits_it_by_client() -> None:
+def test_a_round_counts_as_the_design_says() -> None:
+    d, S = 1000, 7
+    het = round_communication(HewHet(1.0, 0.4).demands.traffic, S, d)
+    assert het.scalars == 2 * d + d * S + 1
+    assert het.paper_scalars == 2 * d + 2 * d * S + 1
+    assert het.up_per_client == d
+    scaffold = round_communication(Scaffold(0.4).demands.traffic, S, d)
+    assert (scaffold.scalars, scaffold.paper_scalars) == (9 * d, 16 * d)
+    control = round_communication(Traffic(down=2, paper_up=2, down_scalars=1), S, d)
+    assert control.paper_scalars == 2 * d + 2 * d * S + S  # eq:comm-main with ν = 0
+    assert round_communication(Traffic(), 0, d) == RoundCommunication()
+
+
+def test_communication_agrees_with_the_trace_and_splits_it_by_client() -> None:
     problem = random_quadratic(seed=0, n=6, d=4)
     L, d = problem.smoothness, problem.d
     bounds = ProblemBounds(L, 10.0, 0.01, 0.1)
@@ -37,9 +53,9 @@ def test_the_ledger_agrees_with_the_trace_and_splits_it_by_client() -> None:
     for record in trace.of(0)[1:]:
         took_part[list(record.clients)] += 1
     for k in range(3):
-        account, last = trace.communication(k), trace.of(k)[-1]
-        assert account.total.scalars == last.scalars
-        assert account.total.paper_scalars == last.paper_scalars
+        totals, last = trace.communication(k), trace.of(k)[-1]
+        assert totals.total.scalars == last.scalars
+        assert totals.total.paper_scalars == last.paper_scalars
     plain, corrected, control = (trace.communication(k) for k in range(3))
     np.testing.assert_array_equal(plain.sent, d * took_part)
     np.testing.assert_array_equal(plain.received, d * took_part)

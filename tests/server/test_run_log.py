@@ -9,7 +9,7 @@ import pytest
 from hewfl.errors import DataError
 from hewfl.server.checkpoint import Checkpoint
 from hewfl.server.run_log import RunLog, describe
-from hewfl.server.trace import RoundRecord
+from hewfl.server.trace import RoundRecord, from_lines, to_line
 
 
 def records(*rounds: int) -> list[RoundRecord]:
@@ -54,3 +54,10 @@ def test_a_job_is_described_as_reports_read_it(tmp_path: Path) -> None:
     assert table["rounds"] == 1
     assert table["methods"] == [{"method": "Mine", "label": "control \x01 character"}]
     assert table["clients"] == {"partition": "nodes", "n": 4}
+
+
+def test_records_keep_every_bit() -> None:
+    record = RoundRecord(
+        3, 1, 0.1 + 0.2, None, {"accuracy": 1 / 3}, 5, 6, (0, 4), (2, 8), (0.1, 0.9)
+    )
+    assert from_lines([to_line(record)]) == [record]

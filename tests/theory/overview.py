@@ -153,7 +153,7 @@ def _system(H: int, v2: float) -> System:
     return System(1.0, 1.0, np.full(CLIENTS, H), 1, v2)
 
 
-# ------------------------------------------------------------------ the statements
+# the statements
 
 
 def _fixed(system: System, theta: Array, variant: Variant, printed: bool) -> Rate:
@@ -208,7 +208,7 @@ _STATEMENTS: dict[str, tuple[Statement, tuple[Form, ...]]] = {
 }
 
 
-# ------------------------------------------------------------------ the page
+# the page
 
 
 def _table(head: list[str], body: list[list[str]]) -> str:

@@ -36,19 +36,21 @@ def at_best() -> Certificate:
     return certify(CASE, rounds=5, variants=["sharp"])
 
 
-def named(certificate: Certificate, label: str, variant: str = "paper") -> Guarantee:
-    found = [
+def find_guarantee(
+    certificate: Certificate, label: str, variant: str = "paper"
+) -> Guarantee:
+    result = [
         p for p in certificate.guarantees if (p.label, p.variant) == (label, variant)
     ]
-    assert len(found) == 1
-    return found[0]
+    assert len(result) == 1
+    return result[0]
 
 
 def test_numbers_are_those_of_the_theorems(at_given: Certificate) -> None:
     controls = PostLocal(2e-3, 3.0)
     het = heterogeneous_coefficients(CASE.system, controls)
     rate = het.rate(CASE.start, 40)
-    promise = named(at_given, "cor:realized-het-rate")
+    promise = find_guarantee(at_given, "cor:realized-het-rate")
     assert promise.value == rate.value
     assert promise.closed_floor == rate.floor > promise.floor
     assert promise.holds == rate.holds
@@ -56,12 +58,12 @@ def test_numbers_are_those_of_the_theorems(at_given: Certificate) -> None:
     assert promise.iterated == recursion < promise.value
     hom = homogeneous_coefficients(CASE.system, controls, variant="sharp")
     pl = homogeneous_pl_rate(hom, 0.2, CASE.start[0], 40)
-    assert named(at_given, "cor:realized-hom-PL", "sharp").value == pl.value
+    assert find_guarantee(at_given, "cor:realized-hom-PL", "sharp").value == pl.value
 
 
 def test_rounds_to_target_are_the_first_that_reach_it(at_given: Certificate) -> None:
     hom = homogeneous_coefficients(CASE.system, PostLocal(2e-3, 3.0), variant="sharp")
-    T = float(named(at_given, "cor:realized-hom-PL", "sharp").rounds_to_target)
+    T = float(find_guarantee(at_given, "cor:realized-hom-PL", "sharp").rounds_to_target)
     before, after = homogeneous_pl_rate(hom, 0.2, CASE.start[0], [T - 1, T]).value
     assert after <= 0.4 < before
 
@@ -71,10 +73,10 @@ def test_the_headline_is_the_better_of_rate_and_recursion() -> None:
     same = Case(
         System(1.0, 1.0, [4] * 10, 1, 1e-4), similarity=0.0, hessian_lipschitz=0.0
     )
-    found = certify(same, 0.05, rounds=9, variants=["sharp"])
-    for p in found.guarantees:
+    result = certify(same, 0.05, rounds=9, variants=["sharp"])
+    for p in result.guarantees:
         assert p.rounds_to_target == min(p.closed_rounds, p.iterated_rounds)
-    direct = named(found, "th:direct-bellman", "sharp")
+    direct = find_guarantee(result, "th:direct-bellman", "sharp")
     assert direct.iterated_rounds < 0.9 * direct.closed_rounds
     best = float(direct.rounds_to_target)
     law = uniform_coefficients(same.system, direct.amplitude, variant="sharp").recursion
@@ -85,24 +87,24 @@ def test_the_headline_is_the_better_of_rate_and_recursion() -> None:
 def test_one_step_each_asks_nothing_of_the_tracking_error() -> None:
     """H = 1: no drift, so no coupling. C < 1 was asked, and ϑ = 0.144 the largest."""
     single = Case(System(1.0, 1.0, [1] * 10, 1, 0.0), pl_constant=0.1)
-    found = certify(single, 0.05, rounds=9, variants=["sharp"])
-    direct = named(found, "th:direct-bellman", "sharp")
+    result = certify(single, 0.05, rounds=9, variants=["sharp"])
+    direct = find_guarantee(result, "th:direct-bellman", "sharp")
     assert direct.amplitudes[1] == 1
     assert direct.rounds_to_target == 34
     law = uniform_coefficients(single.system, 1.0, variant="sharp").recursion
     gap = law.trajectory(single.start, 34).gap
     assert gap[-1] <= 0.05 < gap[-2]
-    assert named(found, "th:pl-global", "sharp").rounds_to_target == 22
+    assert find_guarantee(result, "th:pl-global", "sharp").rounds_to_target == 22
     alike = replace(single, similarity=0.0, hessian_lipschitz=0.0)
     similar = certify(alike, 0.05, rounds=9, variants=["sharp"])
-    assert named(similar, "th:ho-main", "sharp").amplitudes[1] == 1
+    assert find_guarantee(similar, "th:ho-main", "sharp").amplitudes[1] == 1
 
 
 @pytest.mark.parametrize("gap", [0.0, 1e-9, 0.04])
 def test_a_start_at_the_target_needs_no_round(gap: float) -> None:
     start = replace(CASE, gap=gap, similarity=0.1, hessian_lipschitz=0.1)
-    found = certify(start, 0.05, rounds=5, amplitude=1e-3, variants=["sharp"])
-    held = [p for p in found.guarantees if p.holds]
+    result = certify(start, 0.05, rounds=5, amplitude=1e-3, variants=["sharp"])
+    held = [p for p in result.guarantees if p.holds]
     assert len(held) >= 4
     assert all(p.rounds_to_target == p.design.rounds == 0 for p in held)
 
@@ -120,10 +122,10 @@ def test_a_start_above_the_cap_is_read_as_the_cap() -> None:
 def test_the_largest_amplitude_is_never_below_the_best() -> None:
     """Λ was 2L for the one and searched for the other: 0.25 against 0.465."""
     single = Case(System(1.0, 1.0, [1] * 10, 32, 1e-4), 0.5, sampling="fresh draws")
-    found = certify(single, 0.05, rounds=5)
-    for p in found.guarantees:
+    result = certify(single, 0.05, rounds=5)
+    for p in result.guarantees:
         assert not p.design.certified or p.design.amplitude <= p.amplitudes[1] * 1.0001
-    plain = named(found, "cor:realized-hom-rate", "sharp")
+    plain = find_guarantee(result, "cor:realized-hom-rate", "sharp")
     assert 0.45 < plain.design.amplitude <= plain.amplitudes[1] < 0.5
 
 
@@ -139,7 +141,7 @@ def test_every_theorem_is_listed_or_left_out_with_a_reason(
 
 
 def test_unequal_horizons_void_the_uniform_controller(at_given: Certificate) -> None:
-    promise = named(at_given, "th:pl-global")
+    promise = find_guarantee(at_given, "th:pl-global")
     assert not promise.holds
     assert promise.rounds_to_target == np.inf
     broken = [h for h in promise.hypotheses if not h.holds]
@@ -216,7 +218,7 @@ def test_absent_clients_leave_the_single_round_only(at_best: Certificate) -> Non
 def test_long_runs_are_not_iterated() -> None:
     long = certify(CASE, rounds=MOST_ITERATED + 1, amplitude=1e-3, variants=["sharp"])
     assert all(np.isnan(p.iterated) for p in long.guarantees)
-    assert np.isfinite(named(long, "th:sur-cvx", "sharp").value)
+    assert np.isfinite(find_guarantee(long, "th:sur-cvx", "sharp").value)
 
 
 def test_configurations_are_certified_as_if_alone() -> None:
@@ -235,11 +237,11 @@ def test_configurations_are_certified_as_if_alone() -> None:
 
 def test_the_printed_form_is_marked_where_it_is_unsafe() -> None:
     many = Case(System(1.0, 1.0, [1] * 11, 1, 0.0))
-    found = certify(many, 0.4, rounds=5, amplitude=1e-3, variants=["printed", "paper"])
-    printed = named(found, "cor:realized-het-rate", "printed")
+    result = certify(many, 0.4, rounds=5, amplitude=1e-3, variants=["printed", "paper"])
+    printed = find_guarantee(result, "cor:realized-het-rate", "printed")
     assert [h.name for h in printed.hypotheses if not h.holds] == ["n ≤ 10"]
-    assert named(found, "cor:realized-het-rate", "paper").holds
-    assert found.communication == ()  # no dimension
+    assert find_guarantee(result, "cor:realized-het-rate", "paper").holds
+    assert result.communication == ()  # no dimension
 
 
 def test_errors_name_the_argument() -> None:

@@ -52,7 +52,7 @@ def printed_hom(
     return A, beta, delta + (t / L + 1 / (lam - L)) * noise / n**2
 
 
-# ------------------------------------------------------------------ rounds_to
+# rounds_to
 
 
 def test_rounds_of_the_printed_convex_rate_are_those_of_its_formula() -> None:
@@ -70,12 +70,12 @@ def test_rounds_of_the_printed_convex_rate_are_those_of_its_formula() -> None:
             bound = theorem_curve(
                 "cor:realized-hom-rate", case, PostLocal(theta, Lambda), "printed"
             )
-            found = float(rounds_to(bound.rate, eps))
+            result = float(rounds_to(bound.rate, eps))
             if m >= eps:
-                assert found == np.inf
+                assert result == np.inf
                 continue
             exact = fewest((1 / (eps - m) - 1 / (g - m)) / A)
-            assert abs(found - exact) <= max(1.0, EXACT * exact * eps / float(eps - m))
+            assert abs(result - exact) <= max(1.0, EXACT * exact * eps / float(eps - m))
 
 
 def test_rounds_of_the_printed_pl_rate_are_those_of_its_formula() -> None:
@@ -117,10 +117,10 @@ def test_rounds_to_a_target_that_the_start_meets_are_none() -> None:
         rounds_to(rate, 0.0)
 
 
-# ------------------------------------------------------------------ laws
+# laws
 
 
-# ------------------------------------------------------------------ certified range
+# certified range
 
 
 @pytest.mark.parametrize(
@@ -167,12 +167,12 @@ def test_no_range_is_zero() -> None:
         assert end == 0
 
 
-# ------------------------------------------------------------------ design
+# design
 
 
 def test_the_search_finds_what_a_fine_grid_of_the_formula_finds() -> None:
     target = 0.3
-    found = design("cor:realized-hom-rate", RICH, target, variant="printed")
+    result = design("cor:realized-hom-rate", RICH, target, variant="printed")
     theta = np.geomspace(1e-5, 0.25, 200_001)
     M = 1e-4 / 32
     A = theta / (4 * (1 + theta / 8))
@@ -181,39 +181,39 @@ def test_the_search_finds_what_a_fine_grid_of_the_formula_finds() -> None:
     m = (beta + np.sqrt(beta**2 + 4 * A * delta)) / (2 * A)
     with np.errstate(divide="ignore"):
         T = np.where(m < target, (1 / (target - m) - 1 / (0.5 - m)) / A, np.inf)
-    assert found.certified
-    assert float(found.rounds) == pytest.approx(np.ceil(T.min()), rel=FOUND, abs=1)
-    assert float(found.amplitude) == pytest.approx(theta[T.argmin()], rel=0.01)
-    assert float(found.curvature) == 2  # Λ > L only hurts here
+    assert result.certified
+    assert float(result.rounds) == pytest.approx(np.ceil(T.min()), rel=FOUND, abs=1)
+    assert float(result.amplitude) == pytest.approx(theta[T.argmin()], rel=0.01)
+    assert float(result.curvature) == 2  # Λ > L only hurts here
 
 
 @some_rows
 def test_a_design_beats_a_grid_and_proves_itself(theorem: str, variant: Form) -> None:
     target, least = 0.1, THEOREMS[theorem].least
-    found = design(theorem, RICH, target, variant=variant)
+    result = design(theorem, RICH, target, variant=variant)
     theta = np.geomspace(1e-6, 1, 400)[:, None]
     Lambda = 1 + np.geomspace(0.01, 1, 9)
     rate = theorem_curve(theorem, RICH, PostLocal(theta, Lambda), variant).rate
     T = np.where(rate(least).holds, rounds_to(rate, target, least=least), np.inf)
     floors = np.where(rate(least).holds, rate(least).floor, np.inf)
-    assert found.rounds <= T.min() * (1 + FOUND)
-    assert found.least_target <= floors.min() * (1 + FOUND)
-    assert bool(found.certified) == bool(np.isfinite(found.rounds))
-    if found.certified:
-        controls = PostLocal(found.amplitude, found.curvature)
+    assert result.rounds <= T.min() * (1 + FOUND)
+    assert result.least_target <= floors.min() * (1 + FOUND)
+    assert bool(result.certified) == bool(np.isfinite(result.rounds))
+    if result.certified:
+        controls = PostLocal(result.amplitude, result.curvature)
         again = theorem_curve(theorem, RICH, controls, variant)
-        assert again.rate(found.rounds).holds
-        assert all(h.holds for h in found.hypotheses)
-        assert found.value <= target
+        assert again.rate(result.rounds).holds
+        assert all(h.holds for h in result.hypotheses)
+        assert result.value <= target
         needed = rounds_needed(again, target, least=least)
-        assert needed.fewest == found.rounds
+        assert needed.fewest == result.rounds
         if needed.iterated < needed.closed:
-            path = again.path(int(found.rounds))
+            path = again.path(int(result.rounds))
             assert path[-1] <= target < path[-2]
         else:
-            assert again.rate(found.rounds).value <= target
+            assert again.rate(result.rounds).value <= target
     else:
-        assert found.value == found.floor >= target
+        assert result.value == result.floor >= target
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def test_no_amplitude_of_a_fine_grid_needs_fewer_rounds(seed: int) -> None:
     case = replace(RICH, system=System(1.0, 1.0, [H] * n, 8, v2))
     target = float(10 ** rng.uniform(-1.6, -0.5))
     for theorem in ("th:sur-cvx", "th:pl-global", "cor:realized-hom-rate"):
-        found = design(theorem, case, target, variant="sharp")
+        result = design(theorem, case, target, variant="sharp")
         theta = np.geomspace(1e-4, 1, 300)[:, None]
         Lambda = 1 + np.geomspace(1e-3, 1, 12 if theorem.startswith("cor") else 1)
         edge = np.broadcast_to(0.5 / Lambda * (1 - 1e-14), (1, Lambda.size))
@@ -242,7 +242,7 @@ def test_no_amplitude_of_a_fine_grid_needs_fewer_rounds(seed: int) -> None:
             holds, first_round_at(law, curve.start, target, most=3000), np.inf
         )
         if np.isfinite(least.min()):
-            assert found.rounds <= max(least.min() * 1.002, least.min() + 0.5)
+            assert result.rounds <= max(least.min() * 1.002, least.min() + 0.5)
 
 
 @pytest.mark.parametrize("theorem", ["cor:realized-het-rate", "cor:realized-hom-PL"])
@@ -304,13 +304,13 @@ def test_units_do_not_matter(theorem: str, variant: Form) -> None:
 
 def test_a_statement_that_never_holds_certifies_nothing() -> None:
     unequal = replace(RICH, system=System(1.0, 1.0, [1, 8], 1, 0.0))
-    found = design("th:pl-global", unequal, 0.1)
-    assert not found.certified
-    assert found.least_target == np.inf
-    assert [h.name for h in found.hypotheses if not h.holds] == ["H_i = H"]
+    result = design("th:pl-global", unequal, 0.1)
+    assert not result.certified
+    assert result.least_target == np.inf
+    assert [h.name for h in result.hypotheses if not h.holds] == ["H_i = H"]
 
 
-# ------------------------------------------------------------------ errors
+# errors
 
 
 def test_errors_name_the_argument() -> None:

@@ -23,7 +23,9 @@ DIGITS = 50
 variants = pytest.mark.parametrize("variant", VARIANTS)
 
 
-def drawn(rng: np.random.Generator, size: int, n: int) -> tuple[System, Array, Array]:
+def random_system(
+    rng: np.random.Generator, size: int, n: int
+) -> tuple[System, Array, Array]:
     """Systems over many decades, and a state (U, Q) for each."""
     L, R, U, Q = 10 ** rng.uniform(-6, 6, (4, size))
     v2 = 10 ** rng.uniform(-6, 6, (size, n)) * rng.integers(0, 2, (size, n))
@@ -31,7 +33,7 @@ def drawn(rng: np.random.Generator, size: int, n: int) -> tuple[System, Array, A
     return System(L, R, H, rng.choice([1, 32], (size, n)), v2), U, Q
 
 
-# ------------------------------------------------------------------ 50 digits
+# 50 digits
 
 
 @pytest.mark.parametrize("capped", [False, True])
@@ -40,7 +42,7 @@ def test_the_certificate_has_all_its_digits(
 ) -> None:
     """The paper's formulas, transcribed; J relative to the sum of its terms."""
     size, n = 60, 3
-    many, U, Q = drawn(rng, size, n)
+    many, U, Q = random_system(rng, size, n)
     theta = 10 ** rng.uniform(-8, 0, (size, n))
     w = rng.dirichlet(np.ones(n), size)
     ours = one_step((w, theta), situation(many, U, Q, capped=capped))
@@ -100,7 +102,7 @@ def test_the_solvers_certificate_is_the_same(
     np.testing.assert_array_equal(ours.gain, ours.decrease - ours.penalty)
 
 
-# ------------------------------------------------------------------ the theory
+# the theory
 
 
 def test_a_descent_is_certified_up_to_the_amplitudes_of_the_errata() -> None:
@@ -135,7 +137,7 @@ def test_descent_ends_where_it_says(rng: np.random.Generator, variant: Variant) 
 def test_proxies_give_a_larger_bound(
     rng: np.random.Generator, variant: Variant
 ) -> None:
-    many, U, Q = drawn(rng, 50, 4)
+    many, U, Q = random_system(rng, 50, 4)
     proxies = np.asarray(many.variance) * rng.uniform(1, 2, (50, 4)) + 1e-3
     controls = (rng.dirichlet(np.ones(4), 50), rng.uniform(0, 1, (50, 4)))
     ideal = one_step(controls, situation(many, U, Q), variant=variant)
@@ -187,10 +189,10 @@ def test_hypotheses_name_what_fails() -> None:
     assert step.hypotheses[0].left.tolist() == [1.2, 1.0, 0.1]
 
 
-# ------------------------------------------------------------------ radii
+# radii
 
 
-# ------------------------------------------------------------------ errors
+# errors
 
 
 def test_bad_input_is_named() -> None:

@@ -23,7 +23,7 @@ DIGITS = 60
 variants = pytest.mark.parametrize("variant", VARIANTS)
 
 
-def drawn(
+def random_system(
     rng: np.random.Generator, size: int, reach: float = 1.0, variant: Variant = "paper"
 ) -> tuple[UniformController, Array]:
     """Controllers with ϑ up to `reach` times the safe amplitude, and PL constants."""
@@ -36,13 +36,13 @@ def drawn(
     return uniform_coefficients(many, theta, variant=variant), mu
 
 
-# ------------------------------------------------------------------ 60 digits
+# 60 digits
 
 
 def test_the_contraction_has_all_its_digits(rng: np.random.Generator) -> None:
     """eq:aPL-main to eq:lambdaPL-main as displayed: 60 digits survive what cancels."""
     size = 300
-    k, mu = drawn(rng, size)
+    k, mu = random_system(rng, size)
     ours = pl_contraction(k, mu)
     start, t = (
         (k.system.cap * 0.5, 10 ** rng.uniform(-4, 4, size)),
@@ -79,7 +79,7 @@ def test_the_contraction_has_all_its_digits(rng: np.random.Generator) -> None:
 
 def test_identities_of_the_proof_hold(rng: np.random.Generator) -> None:
     """eq:lambda-rho-identities-app: a − Bλ = ρ = ν − γ/λ, also for a > ν (E-22)."""
-    k, mu = drawn(rng, 300, reach=1.3)
+    k, mu = random_system(rng, 300, reach=1.3)
     steep = uniform_coefficients(System(1.0, 1.0, [4, 4], 1, 1.0), [0.05, 0.055])
     for controller, constant in ((k, mu), (steep, np.array([12.0, 30.0]))):
         c, nu = (
@@ -96,7 +96,7 @@ def test_identities_of_the_proof_hold(rng: np.random.Generator) -> None:
     assert all_hold(others).all()
 
 
-# ------------------------------------------------------------------ the theory
+# the theory
 
 
 @variants
@@ -105,7 +105,7 @@ def test_the_rate_bounds_the_recursion(
 ) -> None:
     g: Array
     q: Array
-    k, mu = drawn(rng, 500, reach=1.2, variant=variant)
+    k, mu = random_system(rng, 500, reach=1.2, variant=variant)
     g, q = k.system.cap * rng.uniform(0, 1, 500), 10 ** rng.uniform(-6, 2, 500)
     rate = pl_rate(k, mu, (g, q), np.arange(60)[:, None])
     loose = pl_rate(k, mu, (g, q), np.arange(60)[:, None], printed=True)
@@ -131,7 +131,7 @@ def test_the_step_uses_the_pl_condition() -> None:
 def test_a_quarter_of_the_contraction_survives_weak_coupling(
     rng: np.random.Generator,
 ) -> None:
-    k, mu = drawn(rng, 3000, reach=3.0)
+    k, mu = random_system(rng, 3000, reach=3.0)
     bound, c = rho_lower(k, mu), pl_contraction(k, mu)
     met = all_hold(bound.hypotheses)
     assert 0.3 < met.mean() < 1

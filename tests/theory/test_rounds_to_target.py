@@ -28,10 +28,10 @@ def test_the_first_round_is_that_of_the_trajectory(theorem: str) -> None:
     law, start = law_of(theorem), RICH.start
     path = law.trajectory(start, 3000).gap
     for target in (0.45, 0.2, 0.06):
-        found = first_round_at(law, start, target, most=3000)
+        result = first_round_at(law, start, target, most=3000)
         reached = (path <= target).any(0)
         exact = np.where(reached, (path <= target).argmax(0), np.inf)
-        np.testing.assert_array_equal(found, exact)
+        np.testing.assert_array_equal(result, exact)
 
 
 @labels
@@ -96,10 +96,10 @@ def test_no_coupling_no_overflow() -> None:
 
 def test_a_start_at_the_target_takes_no_round() -> None:
     law = law_of("th:sur-cvx")
-    for found in (
+    for result in (
         *rounds_in_stages(law, (0.1, 0.0), 0.1),
         first_round_at(law, (0.0, 0.0), 0.1),
     ):
-        assert (found == 0).all()
+        assert (result == 0).all()
     with pytest.raises(InvalidInputError, match="`target` must be positive"):
         first_round_at(law, (0.1, 0.0), 0.0)

@@ -39,7 +39,7 @@ def close(ours: object, exact: object, size: object = None) -> bool:
     return bool(abs(mpf(float(np.asarray(ours))) - exact) <= RELATIVE * scale)
 
 
-# ------------------------------------------------------------------ lem:gap
+# lem:gap
 
 
 def test_gap_and_gradient_bounds_are_met_with_equality_on_their_extremes() -> None:
@@ -49,7 +49,7 @@ def test_gap_and_gradient_bounds_are_met_with_equality_on_their_extremes() -> No
     assert largest_sq_gradient(L * x**2 / 2, L) == pytest.approx((L * x) ** 2)
 
 
-# ------------------------------------------------------------------ T_a
+# T_a
 
 
 def test_the_flow_keeps_its_digits_at_the_extremes() -> None:
@@ -85,7 +85,7 @@ def test_telescoping_bounds_the_recursion(rng: np.random.Generator) -> None:
         np.testing.assert_allclose(tight[step], exact, rtol=1e-13)
 
 
-# ------------------------------------------------------------------ lem:scalar
+# lem:scalar
 
 
 @given(decades, decades, decades)
@@ -197,7 +197,7 @@ def test_a_floor_too_high_is_reported() -> None:
     assert (float(safe.left), float(safe.right), bool(safe.holds)) == (3.0, 2.5, False)
 
 
-# ------------------------------------------------------------------ lem:lin-scalar
+# lem:lin-scalar
 
 
 @given(
@@ -234,7 +234,7 @@ def test_the_linear_rate_bounds_its_trajectory(rng: np.random.Generator) -> None
     assert not linear_rate(1.0, 1.5, 0.0, 3).holds
 
 
-# ------------------------------------------------------------------ lem:cum-gronwall
+# lem:cum-gronwall
 
 
 def test_gronwall_bounds_the_sum_recursion(rng: np.random.Generator) -> None:
@@ -252,7 +252,7 @@ def test_gronwall_bounds_the_sum_recursion(rng: np.random.Generator) -> None:
     assert (bound <= loose).all()
 
 
-# ------------------------------------------------------------------ errors
+# errors
 
 
 @pytest.mark.parametrize(

@@ -14,16 +14,16 @@ CASE = Case(
 
 
 def test_a_change_is_tried_not_guessed() -> None:
-    found = {x.change: x for x in improvements(CASE, 0.05)}
-    half = found["half the local steps"]
+    result = {x.change: x for x in improvements(CASE, 0.05)}
+    half = result["half the local steps"]
     system = replace(CASE.system, horizon=[1, 1, 2, 4])
     again = design(half.theorem, replace(CASE, system=system), 0.05, variant="sharp")
     assert half.rounds == pytest.approx(float(again.rounds), rel=2e-3)
-    even = found["the same H = 4 and b = 32 for all clients"]
+    even = result["the same H = 4 and b = 32 for all clients"]
     assert even.theorem == "th:pl-global"  # which asks for one H
-    assert even.factor == min(x.factor for x in found.values()) < 0.2
-    assert found["twice the local steps"].factor > 1
-    assert "all clients in every round" not in found
+    assert even.factor == min(x.factor for x in result.values()) < 0.2
+    assert result["twice the local steps"].factor > 1
+    assert "all clients in every round" not in result
 
 
 def test_the_most_helpful_comes_first() -> None:
@@ -34,18 +34,18 @@ def test_the_most_helpful_comes_first() -> None:
 
 
 def test_a_given_amplitude_is_kept_and_halved() -> None:
-    found = {x.change: x for x in improvements(CASE, 0.05, amplitude=0.3)}
-    best, half = found["the best amplitude ϑ"], found["half the amplitude ϑ"]
+    result = {x.change: x for x in improvements(CASE, 0.05, amplitude=0.3)}
+    best, half = result["the best amplitude ϑ"], result["half the amplitude ϑ"]
     assert np.isfinite(best.rounds)
     assert np.isinf(half.rounds)
     assert best.factor == 0
 
 
 def test_shards_are_compared_with_a_common_pool() -> None:
-    found = {
+    result = {
         x.change for x in improvements(replace(CASE, sampling="fixed shards"), 0.3)
     }
-    assert "batches drawn afresh from one common pool" in found
+    assert "batches drawn afresh from one common pool" in result
 
 
 def test_one_configuration_at_a_time() -> None:

@@ -25,7 +25,7 @@ EDGE = 1 / np.sqrt(288)
 variants = pytest.mark.parametrize("variant", VARIANTS)
 
 
-def drawn(
+def random_system(
     rng: np.random.Generator, size: int, variant: Variant = "paper"
 ) -> tuple[UniformController, Array, Array]:
     """Controllers with similarity and Lipschitz constants of the Hessians."""
@@ -44,7 +44,7 @@ def test_the_theorem_has_all_its_digits(
 ) -> None:
     """eq:Delta-t-main to eq:ho-explicit-main, transcribed; E-23 divides Δ² by four."""
     size = 100
-    k, S, M = drawn(rng, size)
+    k, S, M = random_system(rng, size)
     ho = higher_order(k, S, M, printed=printed)
     g, q = k.system.cap * 10 ** rng.uniform(-6, 0, size), 10 ** rng.uniform(-4, 4, size)
     T = rng.integers(1, 10**6, size)
@@ -76,7 +76,7 @@ def test_the_theorem_has_all_its_digits(
                 floor = (beta + root) / (2 * low)
                 root = mpmath.sqrt(beta**2 + 4 * low * (delta + G / int(T[c])))
                 value = (beta + root) / (2 * low)
-            for found, exact in (
+            for result, exact in (
                 (ho.mismatch, K),
                 (delta_sq, square),
                 (after, min(f, step)),
@@ -87,19 +87,19 @@ def test_the_theorem_has_all_its_digits(
                 (rate.floor, floor),
                 (rate.value, value),
             ):
-                assert abs(mpf(found[c]) - exact) <= RELATIVE * exact
+                assert abs(mpf(result[c]) - exact) <= RELATIVE * exact
     np.testing.assert_array_equal(tracked, k.recursion.tracking.after(g, q))
 
 
 def test_the_printed_disagreement_is_four_times_ours(rng: np.random.Generator) -> None:
-    k, S, M = drawn(rng, 20)
+    k, S, M = random_system(rng, 20)
     state = (k.system.cap, np.ones(20))
     ours = higher_order(k, S, M).disagreement.after(*state)
     printed = higher_order(k, S, M, printed=True).disagreement.after(*state)
     np.testing.assert_allclose(printed, 4 * ours, rtol=1e-14)
 
 
-# ------------------------------------------------------------------ the theory
+# the theory
 
 
 @variants
@@ -139,7 +139,7 @@ def test_the_step_bounds_exact_expectations(
 def test_the_best_iterate_is_bounded(
     rng: np.random.Generator, variant: Variant
 ) -> None:
-    k, S, M = drawn(rng, 300, variant)
+    k, S, M = random_system(rng, 300, variant)
     ho = higher_order(k, S, M)
     start = (k.system.cap * rng.uniform(0, 1, 300), 10 ** rng.uniform(-4, 0, 300))
     path = ho.recursion.trajectory(start, 40)
@@ -162,7 +162,7 @@ def test_the_best_iterate_is_bounded(
 
 def test_the_closed_recursion_is_above_the_open_one(rng: np.random.Generator) -> None:
     """eq:ho-rec-main: T_a(g) ≤ g − a̲g² on [0, f̄] and q ≤ q̄."""
-    k, S, M = drawn(rng, 300)
+    k, S, M = random_system(rng, 300)
     ho = higher_order(k, S, M)
     g, q0 = k.system.cap * rng.uniform(0, 1, 300), 10 ** rng.uniform(-4, 0, 300)
     c = closed_higher_order(ho, q0)
@@ -172,7 +172,7 @@ def test_the_closed_recursion_is_above_the_open_one(rng: np.random.Generator) ->
 
 def test_common_quadratics_have_explicit_constants(rng: np.random.Generator) -> None:
     """E-23: C₁ = √(2(1 + ϑ/4)), C₂ = √(1 + ϑ/4) is the printed rate at K = 0."""
-    k, _, _ = drawn(rng, 50)
+    k, _, _ = random_system(rng, 50)
     T = rng.integers(1, 1000, 50)
     general = best_iterate_rate(
         higher_order(k, 0.0, 0.0), (k.system.cap, 1.0), T, printed=True
@@ -197,7 +197,7 @@ def test_sharper_constants_give_less(rng: np.random.Generator) -> None:
     seed = int(rng.integers(1000))
     values = []
     for variant in ("paper", "sharp"):
-        k, S, M = drawn(np.random.default_rng(seed), 100, variant)
+        k, S, M = random_system(np.random.default_rng(seed), 100, variant)
         values.append(
             best_iterate_rate(higher_order(k, S, M), (k.system.cap, 0.1), 100)
         )

@@ -78,7 +78,7 @@ def test_hypotheses_are_met_entry_by_entry() -> None:
     assert Rate("x", np.ones(1), np.ones(1), np.zeros(1, dtype=bool), ()).holds
 
 
-# ------------------------------------------------------------------ kinds of client
+# kinds of client
 
 EACH = System(
     1.5, 2.0, [1, 4, 1, 4, 4], [2, 8, 2, 8, 8], [1e-3, 2e-3, 1e-3, 2e-3, 2e-3]
@@ -87,11 +87,11 @@ KINDS = System(1.5, 2.0, [1, 4], [2, 8], [1e-3, 2e-3], count=[2, 3])
 
 
 def test_identical_clients_are_counted_in_first_order() -> None:
-    found = group_clients(EACH)
-    np.testing.assert_array_equal(found.horizon, KINDS.horizon)
-    np.testing.assert_array_equal(found.multiplicity, [2, 3])
-    assert found.n == EACH.n == 5
-    assert found.kinds == 2
+    result = group_clients(EACH)
+    np.testing.assert_array_equal(result.horizon, KINDS.horizon)
+    np.testing.assert_array_equal(result.multiplicity, [2, 3])
+    assert result.n == EACH.n == 5
+    assert result.kinds == 2
     distinct = System(1.0, 1.0, [4, 1, 2], 1, 0.0)
     assert group_clients(distinct) is distinct
     again = group_clients(System(1.0, 1.0, [1, 2, 1], 1, 0.0, count=[5, 1, 7]))

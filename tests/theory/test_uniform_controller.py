@@ -17,7 +17,7 @@ EDGE = 1 / np.sqrt(288)
 variants = pytest.mark.parametrize("variant", VARIANTS)
 
 
-def drawn(rng: np.random.Generator, size: int, n: int) -> tuple[System, Array]:
+def random_system(rng: np.random.Generator, size: int, n: int) -> tuple[System, Array]:
     """Systems over many decades with common H and b, and amplitudes below the edge."""
     L, R = 10 ** rng.uniform(-6, 6, (2, size))
     v2 = 10 ** rng.uniform(-6, 6, (size, n)) * rng.integers(0, 2, (size, 1))
@@ -25,13 +25,13 @@ def drawn(rng: np.random.Generator, size: int, n: int) -> tuple[System, Array]:
     return System(L, R, H, b, v2), EDGE * 10 ** rng.uniform(-6, -1e-9, size)
 
 
-# ------------------------------------------------------------------ 50 digits
+# 50 digits
 
 
 def test_coefficients_have_all_their_digits(rng: np.random.Generator) -> None:
     """The display before th:pl-global, transcribed."""
     size, n = 100, 5
-    many, theta = drawn(rng, size, n)
+    many, theta = random_system(rng, size, n)
     ours = uniform_coefficients(many, theta)
     assert all_hold(ours.recursion.hypotheses).all()
     H, b, v2 = (np.asarray(x) for x in (many.horizon, many.batch_size, many.variance))
@@ -53,13 +53,13 @@ def test_coefficients_have_all_their_digits(rng: np.random.Generator) -> None:
                 (ours.recursion.tracking.gap, 144 * L * t**2),
                 (ours.recursion.tracking.tracking, 288 * t**2),
             )
-            for found, value in track:
-                assert abs(mpf(found[c]) - value) <= RELATIVE * value
+            for result, value in track:
+                assert abs(mpf(result[c]) - value) <= RELATIVE * value
 
 
 def test_the_step_and_the_cap_have_all_their_digits(rng: np.random.Generator) -> None:
     size = 100
-    many, theta = drawn(rng, size, 3)
+    many, theta = random_system(rng, size, 3)
     g, q = many.cap * 10 ** rng.uniform(-9, 0, size), 10 ** rng.uniform(-6, 6, size)
     k = uniform_coefficients(many, theta)
     after, tracked = k.recursion.step((g, q))
@@ -81,7 +81,7 @@ def test_the_step_and_the_cap_have_all_their_digits(rng: np.random.Generator) ->
             assert abs(mpf(caps[c]) - exact) <= slack * exact
 
 
-# ------------------------------------------------------------------ the theory
+# the theory
 
 
 @variants
@@ -132,7 +132,7 @@ def test_the_recursion_bounds_exact_expectations(
 def test_the_trajectory_iterates_the_step_below_its_caps(
     rng: np.random.Generator, variant: Variant
 ) -> None:
-    many, theta = drawn(rng, 50, 3)
+    many, theta = random_system(rng, 50, 3)
     k = uniform_coefficients(many, theta, variant=variant)
     start = (many.cap * 2, 10 ** rng.uniform(-6, 6, 50))
     path = k.recursion.trajectory(start, 30)
@@ -153,7 +153,7 @@ def test_the_trajectory_iterates_the_step_below_its_caps(
 
 def test_variants_are_ordered(rng: np.random.Generator) -> None:
     """On [0, f̄], where ‖∇F‖² ≤ 2Lg ≤ 2Lf̄, each set of constants gives less."""
-    many, theta = drawn(rng, 200, 3)
+    many, theta = random_system(rng, 200, 3)
     state = (many.cap * rng.uniform(0, 1, 200), 10 ** rng.uniform(-6, 6, 200))
     paper, sharp, absorbed = (
         uniform_coefficients(many, theta, variant=v).recursion.step(state)

@@ -122,7 +122,7 @@ CERTIFY = """
 import json
 from hewfl.theory import Case, System, certify
 case = Case(System(1.0, 1.0, [1, 2, 4, 8], 32, 1e-4))
-print(json.dumps([promise.label for promise in certify(case, rounds=9).promises]))
+print(json.dumps([row.label for row in certify(case, rounds=9).guarantees]))
 """
 COMMAND = """
 import sys

@@ -284,7 +284,14 @@ class DatasetStatus:
 
 
 def dataset_status(info: DatasetInfo) -> DatasetStatus:
-    """Search for the files of a data set without reading them."""
+    """Search for the files of a data set without reading them.
+
+    Args:
+        info: the data set, from `CATALOGUE`.
+
+    Returns:
+        Where each file is, or that it is absent.
+    """
     if not info.files:
         return DatasetStatus(info, "embedded", "hewfl")
     paths = [path for file in info.files if (path := find_file(file.path)) is not None]

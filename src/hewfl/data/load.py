@@ -136,7 +136,7 @@ def _load_named(info: DatasetInfo, *, download: bool) -> Dataset:
 
     parsed = cached(info.name, key, parse)
     source = str(paths[0].parent)
-    return Dataset(info.name, *parsed.train, parsed.test, parsed.classes, source)
+    return Dataset(info.name, *parsed.train, parsed.test, info.classes, source)
 
 
 def _verified_files(

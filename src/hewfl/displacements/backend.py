@@ -101,6 +101,14 @@ class Span:
         return wide if self.base is None else wide - self.base[lo:hi]
 
 
+def as_readable(data: Any) -> Readable | None:
+    """The data itself if it has all of `Readable`, else None.
+
+    One attribute decides: `isinstance` would look at all of them in every call.
+    """
+    return data if hasattr(data, "spans") else None
+
+
 def gpu_kernels(matrix: Any) -> Any:
     """The module of CUDA kernels where they can read a matrix, else None.
 
@@ -118,10 +126,10 @@ def gpu_kernels(matrix: Any) -> Any:
 
 def compiled_kernels(data: Any) -> tuple[Any, list[Span]] | None:
     """The C kernels and the data as they read it, else None."""
-    kernels, lend = library(PASSES), getattr(data, "spans", None)
-    if kernels is None or lend is None:
+    kernels, readable = library(PASSES), as_readable(data)
+    if kernels is None or readable is None:
         return None
-    spans = lend()
+    spans = readable.spans()
     return None if spans is None else (kernels, list(spans))
 
 

@@ -18,7 +18,7 @@ from hewfl.core.array_types import Float64, Int64
 from hewfl.core.displacements import LinearCombination, Products
 from hewfl.core.records import SimplexSolution
 from hewfl.core.validation import Array, ArrayLike, Ints, as_float64, invalid, positive
-from hewfl.displacements.backend import Readable, as_wide, to_host
+from hewfl.displacements.backend import Readable, as_readable, as_wide, to_host
 from hewfl.displacements.dense import as_dense
 from hewfl.displacements.low_rank import solve_low_rank
 from hewfl.displacements.weighted_sum import weighted_sum
@@ -29,7 +29,9 @@ __all__ = ["LinearCombination", "combine", "data_gap", "post_local_weights"]
 
 def _as_displacements(value: Any) -> Any:
     """Displacements or products as they are, arrays of any library as a matrix."""
-    return value if isinstance(value, Products) else as_dense("displacements", value)
+    if not isinstance(value, np.ndarray | list) and isinstance(value, Products):
+        return value
+    return as_dense("displacements", value)
 
 
 def post_local_weights(
@@ -66,7 +68,7 @@ def post_local_weights(
     members = _active(active, data.n)  # Alg. 2, l. 15
     part = data if len(members) == data.n else data.take(members)
     slope = reference_at(reference, data, whole=part is data)
-    if part.n > max(SMALL, 2 * part.d) and isinstance(part, Readable):
+    if part.n > max(SMALL, 2 * part.d) and as_readable(part) is not None:
         solution = _from_rows(part, slope, lam)
     else:
         products = part.products(slope, lam)
@@ -102,7 +104,7 @@ def reference_at(reference: Any, data: Any, *, whole: bool = True) -> Any:
         if u.shape != (data.n,):
             raise invalid("reference", f"a sum of {data.n} displacements", u.shape)
         return LinearCombination(u) if whole else data.combine(u)
-    if reference is None or not isinstance(data, Readable):
+    if reference is None or as_readable(data) is None:
         return reference
     vector = as_dense("reference", [reference])
     if vector.d != data.d:
@@ -195,14 +197,15 @@ def combine(
     data, w = _as_displacements(displacements), as_float64("weights", weights)
     if w.ndim not in (1, 2) or w.shape[-1] != data.n:
         raise invalid("weights", f"of shape ({data.n},) or (k, {data.n})", w.shape)
-    if not isinstance(data, Readable):
+    readable = as_readable(data)
+    if readable is None:
         sums = data.combine(w) if w.ndim == 1 else np.stack([*map(data.combine, w)])
         if out is None:
             return sums
         out[...] = sums
         return out
-    kind = None if wide or data.data is None else _precision(data, w)
-    return weighted_sum(data, w, kind=kind, out=out)
+    kind = None if wide or readable.data is None else _precision(readable, w)
+    return weighted_sum(readable, w, kind=kind, out=out)
 
 
 def _precision(data: Readable, w: Float64[Array, "... n"]) -> Any:
@@ -249,7 +252,8 @@ def data_gap(
         raise invalid("weights", f"of shape ({data.n},)", w.shape)
     if w.min() < 0 or abs(w.sum() - 1) > 1e-9:
         raise invalid("weights", "on the simplex", f"a sum of {w.sum()}")
-    xp, terms, lo = compat.array_namespace(slope), np.zeros(data.n), 0
+    xp = np if isinstance(slope, np.ndarray) else compat.array_namespace(slope)
+    terms, lo = np.zeros(data.n), 0
     for X in data.blocks():
         x, hi = w @ X, lo + X.shape[1]
         h = to_host(as_wide(xp, slope[lo:hi])) + lam * x

@@ -46,7 +46,7 @@ def weighted_sum(
     """
     gpu = None if kind is None or out is not None else gpu_kernels(data.data)
     if gpu is not None:
-        return data.xp.astype(gpu.weighted_sum(data.data, w), kind)
+        return data.xp.astype(gpu.weighted_sum(data.data, w), kind, copy=False)
     members = np.flatnonzero(w if w.ndim == 1 else w.any(axis=0))
     if len(members) < data.n:
         members = members if len(members) else np.arange(1)

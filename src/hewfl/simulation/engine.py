@@ -151,7 +151,7 @@ def simulate(  # noqa: PLR0913 - public; all but three are optional
         _distinct([entry.name for entry in entries]),
         tuple(records),
         np.stack([state.anchor for state in states]),
-        tuple(setting.traffic(entry) for entry in entries),
+        setting.traffic,
         problem.n,
         np.stack([state.output_model for state in states]),
     )
@@ -296,13 +296,13 @@ def _initial_rounds(setting: Setting, x: Float64[Array, " d"]) -> list[EntryRoun
     n, d, gradients = setting.problem.n, len(x), None
     batches, faults = setting.federation.batches(n), setting.faults
     silent: tuple[int, ...] = ()
-    if any(entry.algorithm.demands.gradients for entry in setting.entries):
+    if any(demands.gradients for demands in setting.demands):
         gradients = _start_gradients(setting, x, batches)
         silent = tuple(map(int, np.flatnonzero(~finite_rows(gradients))))
     starts = []
-    for entry in setting.entries:
+    for k, entry in enumerate(setting.entries):
         rule, server_step = entry.algorithm, entry.server_step
-        excluded = silent if rule.demands.gradients else ()
+        excluded = silent if setting.demands[k].gradients else ()
         status = "start"
         try:
             with rule_errors(entry, "before the first round, init"):
@@ -312,7 +312,7 @@ def _initial_rounds(setting: Setting, x: Float64[Array, " d"]) -> list[EntryRoun
             state = replace(state, scalars=0, paper_scalars=0, refused=True)
             status = f"refused: {error}"
         if faults.stale:  # NaN: no vector was sent yet
-            rows = len(faults.stale) * (1 + setting.sends_gradients(entry))
+            rows = len(faults.stale) * (1 + setting.sends_gradients(k))
             state = replace(state, last_sent=np.full((rows, d), np.nan))
         if isinstance(rule, Informed):
             following = rule.with_truth(state.algorithm, Truth(quality=faults.quality))
@@ -329,12 +329,12 @@ def _start_gradients(
     problem, n = setting.problem, setting.problem.n
     ones = np.ones(n, dtype=np.int64)
     nominal = Cohort(np.arange(n), ones, batches, problem.data_sizes, n)
-    everybody = setting.faults.true_cohort(nominal)
-    batch = draw(setting.seed, _START, everybody, problem.offsets)
+    cohort = setting.faults.true_cohort(nominal)
+    batch = draw(setting.seed, _START, cohort, problem.offsets)
     points = np.tile(x.astype(setting.dtype), (1, n, 1))
     with np.errstate(all="ignore"):
         gradients = problem.minibatch_gradients(points, batch.samples[0], batch.counts)
     # faults are defined on displacements, which have the opposite sign
     displacements = -np.array(gradients, dtype=np.float64)
-    sent, _ = setting.faults.corrupt(displacements, everybody)
+    sent, _ = setting.faults.corrupt(displacements, cohort)
     return np.asarray(-sent[0])

@@ -20,7 +20,14 @@ from typing import Any, Literal, final
 
 import numpy as np
 
-from hewfl.core.algorithm import Algorithm, Corrected, Informed, Traffic, Truth
+from hewfl.core.algorithm import (
+    Algorithm,
+    Corrected,
+    Demands,
+    Informed,
+    Traffic,
+    Truth,
+)
 from hewfl.core.array_types import Float, Float64
 from hewfl.core.records import UpperState
 from hewfl.core.round import Cohort, Decision, LocalPlan, Round
@@ -110,17 +117,34 @@ class Setting:
         losses = problem.client_losses(anchors)[:, members]
         return two_means(losses, problem.data_sizes[members])
 
-    def sends_gradients(self, entry: Entry) -> bool:
-        """Whether an entry's clients send mean gradients beside displacements."""
-        return entry.algorithm.demands.variates and _hides_gradients(self.problem)
+    @cached_property
+    def demands(self) -> tuple[Demands, ...]:
+        """Of each entry's algorithm."""
+        return tuple(entry.algorithm.demands for entry in self.entries)
 
-    def traffic(self, entry: Entry) -> Traffic:
-        """What an entry's clients send in a round."""
-        traffic = entry.algorithm.demands.traffic
-        if self.sends_gradients(entry):
-            traffic = add_mean_gradients(traffic)
-        everybody = isinstance(self.federation.participation, FullParticipation)
-        return add_line_search_traffic(traffic, entry.server_step, everybody=everybody)
+    @cached_property
+    def traffic(self) -> tuple[Traffic, ...]:
+        """What the clients of each entry send in a round."""
+        full_participation = isinstance(
+            self.federation.participation, FullParticipation
+        )
+        rows = []
+        for k, entry in enumerate(self.entries):
+            sent = self.demands[k].traffic
+            sent = add_mean_gradients(sent) if self.sends_gradients(k) else sent
+            step = entry.server_step
+            rows.append(
+                add_line_search_traffic(
+                    sent, step, full_participation=full_participation
+                )
+            )
+        return tuple(rows)
+
+    def sends_gradients(self, k: int) -> bool:
+        """Whether the clients of entry k send mean gradients beside displacements."""
+        problem = self.problem
+        hides = isinstance(problem, Adaptive) and problem.hides_gradients
+        return self.demands[k].variates and hides
 
 
 @final
@@ -236,7 +260,7 @@ def plan_round(
     if len(cohort.clients) == 0:
         return EntryRound(state, "empty", "no client took part")
     try:
-        if entry.algorithm.demands.oracle:
+        if setting.demands[k].oracle:
             upper = _true_state(setting, entry.algorithm, state)
             if upper is None:
                 why = "diverged: the objective is not finite"
@@ -301,13 +325,9 @@ def run_clients(
         branches, displacements, gradients = _corrupt(
             faults, branches, displacements, gradients, cohort
         )
-    losses = _client_losses(problem, branches, anchors, cohort)
+    losses = _client_losses(setting, branches, anchors, cohort)
     rows = zip(branches, displacements, losses, gradients, strict=True)
     return (_arrive(*row, cohort) for row in rows)
-
-
-def _hides_gradients(problem: Problem) -> bool:
-    return isinstance(problem, Adaptive) and problem.hides_gradients
 
 
 def _corrupt(
@@ -341,17 +361,17 @@ def _corrupt(
 
 
 def _client_losses(
-    problem: Problem,
+    setting: Setting,
     branches: Sequence[_Branch],
     anchors: Float64[Array, "entries d"],
     cohort: Cohort,
 ) -> list[Float64[Array, " s"] | None]:
     """F_i(x_t) for the entries that need them."""
-    demands = [branch.entry.algorithm.demands for branch in branches]
+    demands = [setting.demands[branch.index] for branch in branches]
     needed = [k for k, demand in enumerate(demands) if "losses" in demand.needs]
     if not needed:
         return [None] * len(branches)
-    table = np.asarray(problem.client_losses(anchors[needed]), dtype=np.float64)
+    table = np.asarray(setting.problem.client_losses(anchors[needed]), dtype=np.float64)
     rows = dict(zip(needed, table[:, cohort.clients], strict=True))
     return [rows.get(k) for k in range(len(branches))]
 
@@ -391,11 +411,12 @@ def finish_entry(
     """Decision, server step and communication of an entry."""
     k, entry, state, round_ = branch.index, branch.entry, branch.state, branch.round_
     assert round_ is not None
-    sent = round_communication(
-        setting.traffic(entry), len(asked.clients), setting.problem.d
-    )
+    traffic, s = setting.traffic[k], len(asked.clients)
+    sent = round_communication(traffic, s, setting.problem.d)
     state, cohort = state.add_communication(sent), round_.cohort
-    excluded = tuple(map(int, np.setdiff1d(asked.clients, cohort.clients)))
+    excluded: tuple[int, ...] = ()
+    if len(cohort.clients) < s:
+        excluded = tuple(map(int, np.setdiff1d(asked.clients, cohort.clients)))
     if len(cohort.clients) == 0:
         why = "diverged: no displacement was finite"
         stopped = replace(state, diverged=True)

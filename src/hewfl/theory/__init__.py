@@ -50,7 +50,7 @@ axis.
     A, B, C               its tracking part q⁺ = A + B g + C q
     m                     floor: the limit of a bound for many rounds
     ε                     target of a search; as `solver_gap`, by how much the weights
-                          or controls played miss the minimum (E-18, E-31)
+                          or controls used miss the minimum (E-18, E-31)
     μ                     constant of the PL condition ‖∇F‖² ≥ 2μ(F − F*)
     S, M                  similarity and Lipschitz constant of the Hessians
     T, t                  rounds (`rounds`)

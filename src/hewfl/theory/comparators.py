@@ -78,9 +78,11 @@ def comparator_coefficients(
     A = descent_coefficient(theta, situation(system, 0, 0), variant)
     f = system.cap[..., None]
     fall, rise = np.maximum(A, 0), np.maximum(-A, 0)
-    cost = _printed(system, w, theta) if printed else _cost(system, w, theta, variant)
-    played = theta.max(-1)
-    top = np.asarray(played if box_end is None else nonnegatives("box_end", box_end))
+    cost = (
+        _printed_cost(system, w, theta) if printed else _cost(system, w, theta, variant)
+    )
+    largest = theta.max(-1)
+    top = np.asarray(largest if box_end is None else nonnegatives("box_end", box_end))
     a = np.asarray((w * fall / (1 + fall * f)).sum(-1))
     return Recursion(
         "th:sur-cvx",
@@ -94,10 +96,10 @@ def comparator_coefficients(
         ),
         comparator=w,
         hypotheses=(
-            at_most("θ ≤ 1", played, 1),
-            at_most("θ ≤ θ̄", played, top),
+            at_most("θ ≤ 1", largest, 1),
+            at_most("θ ≤ θ̄", largest, top),
             tracking_hypothesis(top, variant, printed=printed),
-            *((at_most("θ ≤ ln(4)/2", played, np.log(4) / 2),) if printed else ()),
+            *((at_most("θ ≤ ln(4)/2", largest, np.log(4) / 2),) if printed else ()),
         ),
     )
 
@@ -132,7 +134,7 @@ def _cost_at(at: Situation, controls: tuple[Array, Array], variant: Variant) -> 
     return np.asarray((w * (rho + risk)).sum(-1))
 
 
-def _printed(system: System, w: Array, theta: Array) -> tuple[Array, Array, Array]:
+def _printed_cost(system: System, w: Array, theta: Array) -> tuple[Array, Array, Array]:
     L, M, w2 = system.L, system.noise, w**2 / system.multiplicity
     beta = 96 * (w * theta**2).sum(-1) + 32 * (w2 * theta**4).sum(-1)
     gamma = (256 * (w * theta).sum(-1) + 64 * (w2 * theta**4).sum(-1)) / L

@@ -113,7 +113,7 @@ def pathwise_bound(
 
     Args:
         gap: f = F(x) − F*.
-        model_value: Ψ(w) at the weights played; for an ε-minimiser that of the weights
+        model_value: Ψ(w) at the weights used; for an ε-minimiser that of the weights
             it returned, or the minimum plus ε (E-31).
         sq_mismatch: ‖∇F(x) − c‖².
         curvature: Λ.

@@ -64,7 +64,7 @@ def noise_optimal(system: System) -> Float64[Array, "... n"]:
     Returns:
         a*, clients last.
     """
-    ratio = system.multiplicity * _quietness(system)
+    ratio = system.multiplicity * _relative_precision(system)
     return np.asarray(ratio / ratio.sum(-1, keepdims=True))
 
 
@@ -74,7 +74,7 @@ def noise_optimal_level(system: System) -> Reals:
     Zero where a client has no noise. With it the noise term at a* reads
     (pn + q) α (eq:realized-het-rate-astar).
     """
-    quiet = system.multiplicity * _quietness(system)
+    quiet = system.multiplicity * _relative_precision(system)
     return np.asarray(system.noise.min(-1) / quiet.sum(-1))
 
 
@@ -115,7 +115,7 @@ def simplex_weights(name: str, weights: ArrayLike) -> Float64[Array, "... n"]:
     return w
 
 
-def _quietness(system: System) -> Float64[Array, "... n"]:
+def _relative_precision(system: System) -> Float64[Array, "... n"]:
     """min_j M_j / M_i ∈ [0, 1]: in this unit no inverse overflows, and 0/0 is 1."""
     M = system.noise
     least = M.min(-1, keepdims=True)

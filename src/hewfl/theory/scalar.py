@@ -38,7 +38,7 @@ def flow(a: ArrayLike, u: ArrayLike) -> Reals:
 
 @broadcasting
 def scalar_floor(a: ArrayLike, beta: ArrayLike, delta: ArrayLike) -> Reals:
-    """The positive root m of a m² = β m + δ, where x − ax² + βx + δ stands still.
+    """The positive root m of a m² = β m + δ, the fixed point of x − ax² + βx + δ.
 
         m = (β + √(β² + 4aδ))/(2a) ≥ β/a
 

@@ -27,10 +27,10 @@ class Noisy(torch.nn.Module):  # type: ignore[misc]  # torch is untyped here
 class Counting(Noisy):
     def __init__(self) -> None:
         super().__init__()
-        self.register_buffer("seen", torch.zeros(()))
+        self.register_buffer("count", torch.zeros(()))
 
     def forward(self, x: Any) -> Any:
-        self.seen += 1
+        self.count += 1
         return self.layer(x)
 
 
@@ -45,7 +45,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ),
     ({"module": nn.ReLU()}, "`module` must be one with trainable parameters; got ReLU"),
     ({"module": Noisy()}, "by torch.nn.Dropout layers alone; got one that uses"),
-    ({"module": Counting()}, "whose buffers training leaves alone; got a change of 's"),
+    ({"module": Counting()}, "whose buffers training leaves alone; got a change of 'c"),
     ({"module": mlp(5, 5, 3)}, "`module, loss` must be such that they take these"),
     ({"module": mlp(4, 5, 2)}, "`labels` must be from 0 to 1; got 2"),
     ({"loss": nn.CrossEntropyLoss()}, r'reduction="none"\); got shape \(\) for 2'),

@@ -80,8 +80,8 @@ def mask(
     held = DropoutKey()
     layer = KeyedDropout(drop, held, channels=given.get("channels", False))
     with held.set_to(torch.tensor(key)):
-        found = [layer(torch.ones(shape)) for _ in range(calls)]
-    return np.asarray(found[-1])
+        outputs = [layer(torch.ones(shape)) for _ in range(calls)]
+    return np.asarray(outputs[-1])
 
 
 def words(key: int, count: int, call: int) -> NDArray[np.uint32]:
@@ -97,9 +97,9 @@ def words(key: int, count: int, call: int) -> NDArray[np.uint32]:
 
 @pytest.mark.parametrize("key", [0, 5, -1, 2**62 + 12345, -(2**60) - 7])
 def test_masks_are_the_hash_against_a_threshold(key: int) -> None:
-    found = mask(key, (40, 25), calls=3)
+    factors = mask(key, (40, 25), calls=3)
     kept = words(key, 1000, call=2) >= 0.3 * 2**32
-    assert (found.ravel() == np.where(kept, np.float32(1 / 0.7), 0)).all()
+    assert (factors.ravel() == np.where(kept, np.float32(1 / 0.7), 0)).all()
 
 
 def test_every_entry_is_dropped_with_its_probability() -> None:
@@ -149,9 +149,9 @@ def test_keys_are_the_samples_in_their_order() -> None:
 
 
 def test_channels_go_as_a_whole() -> None:
-    found = mask(7, (20, 30, 4, 5), channels=True)
-    assert (np.ptp(found, axis=(2, 3)) == 0).all()
-    share = (found[:, :, 0, 0] == 0).mean()
+    factors = mask(7, (20, 30, 4, 5), channels=True)
+    assert (np.ptp(factors, axis=(2, 3)) == 0).all()
+    share = (factors[:, :, 0, 0] == 0).mean()
     assert abs(share - 0.3) < SIGMAS * np.sqrt(0.21 / 600)
 
 

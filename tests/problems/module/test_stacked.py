@@ -97,8 +97,8 @@ def anchors_of(problem: TorchModule, models: int, dtype: Any = np.float64) -> Ar
     return np.asarray(problem.start + noise, dtype=dtype)
 
 
-def close(found: Array, expected: Array, tolerance: float) -> bool:
-    return bool(np.abs(found - expected).max() <= tolerance * np.abs(expected).max())
+def close(actual: Array, expected: Array, tolerance: float) -> bool:
+    return bool(np.abs(actual - expected).max() <= tolerance * np.abs(expected).max())
 
 
 CASES = [
@@ -123,14 +123,14 @@ def test_stacked_is_plain(training: Training, chunk: Any) -> None:
     narrow = ((np.float32, NARROW),) if chunk == "auto" and not adaptive else ()
     for dtype, tolerance in ((np.float64, LOOSE if adaptive else ROUNDING), *narrow):
         anchors = anchors_of(problem, 4, dtype)
-        found = [
+        results = [
             replace(
                 problem, training=replace(training, route=route, client_chunk=chunk)
             ).branches(anchors, *given)
             for route in ("stacked", "loop")
         ]
-        assert found[0].dtype == found[1].dtype == dtype
-        assert close(found[0], found[1], tolerance)
+        assert results[0].dtype == results[1].dtype == dtype
+        assert close(results[0], results[1], tolerance)
 
 
 @pytest.mark.parametrize("route", ["stacked", "loop"])
@@ -141,11 +141,11 @@ def test_branches_are_those_of_the_engine(route: Any) -> None:
     cohort = cohort_of(problem)
     plans, samples = plans_of(problem, cohort), samples_of(problem, cohort)
     anchors = anchors_of(problem, len(plans))
-    found = problem.branches(anchors, cohort, plans, samples)
+    moved = problem.branches(anchors, cohort, plans, samples)
     draws = Draws(samples, cohort.batch_sizes)
     for k, plan in enumerate(plans):
         expected = run_branches_plain(problem, anchors[k], cohort, plan, draws)
-        assert close(found[k], expected, ROUNDING)
+        assert close(moved[k], expected, ROUNDING)
 
 
 @pytest.mark.parametrize("route", ["stacked", "loop"])
@@ -157,7 +157,7 @@ def test_branches_are_those_of_torch(route: Any, optimiser: Any) -> None:
     cohort = cohort_of(problem)
     samples, x = samples_of(problem, cohort), anchors_of(problem, 1)
     eta = np.array([0.1, 0.2, 0.3, 0.4]) / (20 if optimiser == "adamw" else 1)
-    found = problem.branches(x, cohort, [LocalPlan(eta)], samples)[0]
+    moved = problem.branches(x, cohort, [LocalPlan(eta)], samples)[0]
     make = torch.optim.AdamW if optimiser == "adamw" else torch.optim.SGD
     for i in range(len(cohort.clients)):
         module = copy.deepcopy(problem.module).double()
@@ -175,7 +175,7 @@ def test_branches_are_those_of_torch(route: Any, optimiser: Any) -> None:
             stepper.step()
         y = nn.utils.parameters_to_vector(module.parameters()).detach().numpy()
         limit = 1e-10 if optimiser == "sgd" else LOOSE
-        assert close(found[i], y - x[0], limit)
+        assert close(moved[i], y - x[0], limit)
 
 
 @pytest.mark.parametrize(("route", "chunk"), [("stacked", 3), ("loop", "auto")])
@@ -217,8 +217,8 @@ def test_padding_and_later_steps_are_ignored(route: Any) -> None:
     for i, (H, b) in enumerate(zip(cohort.horizons, cohort.batch_sizes, strict=True)):
         other[H:, i], other[:, i, b:] = 7, 9
     plan = plans_of(problem, cohort)[:1]
-    found = [problem.branches(x, cohort, plan, draws) for draws in (samples, other)]
-    assert (found[0] == found[1]).all()
+    results = [problem.branches(x, cohort, plan, draws) for draws in (samples, other)]
+    assert (results[0] == results[1]).all()
 
 
 @pytest.mark.parametrize("route", ["stacked", "loop"])
@@ -247,14 +247,14 @@ def test_models_and_clients_share_no_more_than_their_draws() -> None:
     cohort = cohort_of(problem)
     samples, x = samples_of(problem, cohort), anchors_of(problem, 4)
     plans = plans_of(problem, cohort)
-    found = problem.branches(x, cohort, plans, samples)
+    moved = problem.branches(x, cohort, plans, samples)
     one = slice(1, 2)
     alone = part_of(cohort, one)
     correction = plans[1].correction
     assert correction is not None
     plan = LocalPlan(plans[1].step_sizes[one], correction[one])
     single = problem.branches(x[1:2], alone, [plan], samples[:, one])
-    assert close(single[0, 0], found[1, 1], ROUNDING)
+    assert close(single[0, 0], moved[1, 1], ROUNDING)
 
 
 def test_a_client_with_no_steps_to_go_stays() -> None:
@@ -311,9 +311,9 @@ def test_graphs_are_capture_once_for_each_number_of_rows(
     monkeypatch.setattr("hewfl.problems.module.stacked.bucket", lambda k: k + k % 2)
     for each in rounds:
         samples = np.random.default_rng(each.horizons[0]).integers(0, 60, (5, 5, 2))
-        found, _ = stepper.branches(x, each, [LocalPlan(eta)], samples)
+        moved, _ = stepper.branches(x, each, [LocalPlan(eta)], samples)
         expected = problem.branches(x.numpy(), each, [LocalPlan(eta)], samples)
-        assert close(found, expected, ROUNDING)
+        assert close(moved, expected, ROUNDING)
     assert captured == [6, 4, 2]
     assert log == [6, 4, 4, 2, 2] * 2
 
@@ -327,10 +327,10 @@ def test_bfloat16_is_near_and_other() -> None:
     for route in ("stacked", "loop"):
         training = Training(clip=0.5, precision="bfloat16", route=route)
         low = replace(problem, training=training)
-        found = low.branches(x, cohort, plans, samples)
-        assert found.dtype == np.float32
-        assert (found != full).any()
-        assert np.linalg.norm(found - full) <= HALF * np.linalg.norm(full)
+        moved = low.branches(x, cohort, plans, samples)
+        assert moved.dtype == np.float32
+        assert (moved != full).any()
+        assert np.linalg.norm(moved - full) <= HALF * np.linalg.norm(full)
 
 
 def test_auto_chunks_fit_their_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,9 +58,9 @@ def unflatten_(problem: TorchModule, x: Array) -> dict[str, Any]:
     return unflatten(parameter_layout(problem.module), torch.tensor(x))
 
 
-def close(found: Array, expected: Array, tolerance: float = ROUNDING) -> bool:
+def close(actual: Array, expected: Array, tolerance: float = ROUNDING) -> bool:
     scale = 1 + np.abs(expected).max()
-    return bool(np.abs(np.asarray(found) - expected).max() <= tolerance * scale)
+    return bool(np.abs(np.asarray(actual) - expected).max() <= tolerance * scale)
 
 
 def test_is_a_problem_with_branches_of_its_own() -> None:
@@ -74,8 +74,8 @@ def test_is_a_problem_with_branches_of_its_own() -> None:
 def test_losses_and_metrics_against_the_module_itself() -> None:
     problem, (X, y, shards) = small(), data()
     x = points(problem, MODELS)
-    losses, found = problem.client_losses(x), problem.evaluate(x)
-    assert set(found) == {
+    losses, measures = problem.client_losses(x), problem.evaluate(x)
+    assert set(measures) == {
         *("train_loss", "train_accuracy", "test_loss", "test_accuracy")
     }
     for k in range(MODELS):
@@ -83,10 +83,12 @@ def test_losses_and_metrics_against_the_module_itself() -> None:
         means = np.array([by_sample[rows].mean() for rows in shards])
         right = np.array([hits[rows].mean() for rows in shards])
         assert close(losses[k], means + 0.05 * (x[k] ** 2).sum())
-        assert found["train_loss"][k] == pytest.approx(means.mean(), rel=ROUNDING)
-        assert found["train_accuracy"][k] == pytest.approx(right.mean(), rel=ROUNDING)
-        assert found["test_loss"][k] == pytest.approx(by_sample.mean(), rel=ROUNDING)
-        assert found["test_accuracy"][k] == pytest.approx(hits.mean(), rel=ROUNDING)
+        assert measures["train_loss"][k] == pytest.approx(means.mean(), rel=ROUNDING)
+        assert measures["train_accuracy"][k] == pytest.approx(
+            right.mean(), rel=ROUNDING
+        )
+        assert measures["test_loss"][k] == pytest.approx(by_sample.mean(), rel=ROUNDING)
+        assert measures["test_accuracy"][k] == pytest.approx(hits.mean(), rel=ROUNDING)
     pooled = losses @ problem.data_sizes / 40
     assert close(problem.objectives(x), np.stack([losses.mean(1), pooled], axis=1))
 
@@ -96,8 +98,8 @@ def test_full_gradient_is_the_derivative_of_the_losses() -> None:
     x = points(problem, 1)[0]
     steps = h * np.eye(problem.d)
     up, down = problem.client_losses(x + steps), problem.client_losses(x - steps)
-    found = problem.full_gradients(x[None])[0]
-    assert close((up - down).T / (2 * h), found, DIFFERENCES)
+    gradients = problem.full_gradients(x[None])[0]
+    assert close((up - down).T / (2 * h), gradients, DIFFERENCES)
 
 
 def test_blocks_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,12 +125,14 @@ def test_minibatch_gradient_is_clipped_then_decayed() -> None:
             means = each.full_gradients(y[k, i][None])[0].mean(axis=0)
             assert close(plain[k, i], means)
     training = Training(weight_decay=0.1, clip=1.0)
-    found = replace(problem, training=training).minibatch_gradients(y, samples, counts)
+    gradients = replace(problem, training=training).minibatch_gradients(
+        y, samples, counts
+    )
     norms = np.linalg.norm(plain, axis=2, keepdims=True)
     assert (norms > 1).any()
     assert (norms < 1).any()
     expected = plain * np.minimum(1, 1 / (norms + 1e-6)) + 0.1 * y
-    assert close(found, expected)
+    assert close(gradients, expected)
 
 
 def test_dropout_acts_in_training_alone_and_by_the_samples() -> None:
@@ -180,8 +184,8 @@ def test_any_loss_and_integer_features() -> None:
     module = nn.Sequential(nn.Embedding(9, 2), nn.Flatten(), nn.Linear(6, 1))
     shards = [np.arange(8), np.arange(8, 20)]
     problem = torch_from_arrays(module, X, y.astype(np.float32), shards, loss=square)
-    found = problem.evaluate(problem.start[None])
-    assert set(found) == {"train_loss"}
+    measures = problem.evaluate(problem.start[None])
+    assert set(measures) == {"train_loss"}
     federation = Federation(ChoiceSteps((1, 3)), 4)
     trace = simulate(problem, federation, [FedAvg(0.05)], rounds=8, seed=0)
     losses = [record.objective for record in trace.records]
@@ -282,18 +286,18 @@ def test_variates_under_adamw_are_mean_gradients_and_are_paid_for() -> None:
     training = Training(clip=1e-3, optimiser="adamw")
     problem = small(training=training)
     federation = Federation(ChoiceSteps((1, 2)), batch_size=2)
-    seen: list[float] = []
+    norms: list[float] = []
 
     def observe(step: Any) -> dict[str, float]:
         if step.entry == 0:
-            seen.append(float(np.linalg.norm(step.state.clients, axis=1).max()))
+            norms.append(float(np.linalg.norm(step.state.clients, axis=1).max()))
         return {}
 
     methods: list[Any] = [HewHet(1 / RATE, 3.0), HewHom(1 / RATE, 3.0)]
     given: Any = {"rounds": 3, "seed": 0, "observers": [observe]}
     trace = simulate(problem, federation, methods, **given)
-    assert len(seen) == 3
-    assert max(seen) <= 1e-3 * (1 + ROUNDING)  # as clipped
+    assert len(norms) == 3
+    assert max(norms) <= 1e-3 * (1 + ROUNDING)  # as clipped
     n, d = problem.n, problem.d
     corrected, plain = (trace.of(k)[-1] for k in range(2))
     assert corrected.scalars == n * d + 3 * (2 * d + n * 2 * d + 1)
@@ -301,5 +305,5 @@ def test_variates_under_adamw_are_mean_gradients_and_are_paid_for() -> None:
     assert plain.scalars == 3 * (d + n * d + 1)
     assert trace.communication(0).total.scalars == corrected.scalars
     sgd = replace(problem, training=Training())
-    found = simulate(sgd, federation, methods[:1], rounds=3, seed=0).of(0)[-1]
-    assert found.scalars == n * d + 3 * (2 * d + n * d + 1)
+    last = simulate(sgd, federation, methods[:1], rounds=3, seed=0).of(0)[-1]
+    assert last.scalars == n * d + 3 * (2 * d + n * d + 1)

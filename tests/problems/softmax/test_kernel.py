@@ -26,7 +26,7 @@ def softmax(p: int, c: int, dtype: str) -> Softmax:
     return Softmax(X, y, np.arange(N) * 30, np.full(N, 30), c, 0.02)
 
 
-def told(rng: np.random.Generator, d: int) -> list[LocalPlan]:
+def make_plans(rng: np.random.Generator, d: int) -> list[LocalPlan]:
     eta = rng.uniform(0.01, 0.1, N)
     return [
         LocalPlan(eta),
@@ -55,7 +55,7 @@ def test_compiled_branches_equal_the_plain_twin(
 ) -> None:
     problem = softmax(p, c, dtype)
     cohort, draws = setting(problem, [1, 5, 8, 32, 3, 11], [1, 2, 4, 8, 3, 1])
-    plans = told(rng, problem.d)
+    plans = make_plans(rng, problem.d)
     anchors = rng.standard_normal((len(plans), problem.d)).astype(dtype)
     fast = run_branches(problem, anchors, cohort, plans, draws)
     assert fast.dtype == dtype
@@ -72,7 +72,7 @@ def test_a_model_has_the_same_bits_alone_and_among_others(
 ) -> None:
     problem = softmax(20, 6, "float32")
     cohort, draws = setting(problem, [4] * N, [5, 1, 2, 2, 1, 3])
-    plans = told(rng, problem.d)
+    plans = make_plans(rng, problem.d)
     anchors = rng.standard_normal((len(plans), problem.d)).astype(np.float32)
     together = run_branches(problem, anchors, cohort, plans, draws)
     for k, plan in enumerate(plans):
@@ -99,11 +99,11 @@ def test_a_model_that_is_not_finite_is_seen(rng: np.random.Generator) -> None:
     anchors = rng.standard_normal((3, problem.d)).astype(np.float32)
     anchors[1, 7], anchors[2, 0] = np.nan, np.inf
     with np.errstate(all="ignore"):
-        found = run_branches(
+        moved = run_branches(
             problem, anchors, cohort, [LocalPlan(np.full(N, 0.1))] * 3, draws
         )
-    assert np.isfinite(found[0]).all()
-    assert not np.isfinite(found[1:]).all(axis=2).any()
+    assert np.isfinite(moved[0]).all()
+    assert not np.isfinite(moved[1:]).all(axis=2).any()
 
 
 def test_samples_out_of_range_are_refused() -> None:
@@ -169,10 +169,10 @@ def test_compiled_losses_name_what_is_not_finite(rng: np.random.Generator) -> No
 
 def test_compiled_losses_check_their_buffers() -> None:
     assert LIBRARY is not None
-    scores, found, none = np.zeros((1, 3, 4)), np.zeros((1, 4)), np.zeros(0, bool)
+    scores, losses, none = np.zeros((1, 3, 4)), np.zeros((1, 4)), np.zeros(0, bool)
     for labels in ([0, 1, 2, 3], [0, -1, 2, 1]):
         with pytest.raises(ValueError, match="label is out of range"):
-            LIBRARY.losses(8, 3, scores, np.array(labels), found, none)
+            LIBRARY.losses(8, 3, scores, np.array(labels), losses, none)
     fine = np.zeros(4, dtype=np.int64)
     for size, given, hits in (
         (8, np.zeros(5, dtype=np.int64), none),
@@ -180,7 +180,7 @@ def test_compiled_losses_check_their_buffers() -> None:
         (8, fine, np.zeros(3, bool)),
     ):
         with pytest.raises(ValueError, match="wrong length"):
-            LIBRARY.losses(size, 3, scores, given, found, hits)
+            LIBRARY.losses(size, 3, scores, given, losses, hits)
 
 
 def test_client_losses_do_not_depend_on_the_kernel(rng: np.random.Generator) -> None:

@@ -39,12 +39,12 @@ def test_optimum_is_that_of_a_general_minimiser(dtype: str, pooled: bool) -> Non
     options: Any = {"maxiter": 10_000, "maxfun": 10_000, "gtol": 1e-10, "ftol": 0.0}
     start = np.zeros(problem.d)
     best = minimize(objective, start, jac=True, method="L-BFGS-B", options=options).x
-    found = problem.pooled_optimum() if pooled else problem.optimum()
-    assert found.residual <= 1e-14
+    solution = problem.pooled_optimum() if pooled else problem.optimum()
+    assert solution.residual <= 1e-14
     theirs = problem.objectives(best[None, :])[0, int(pooled)]
-    assert found.objective <= theirs + 1e-15
-    assert theirs == pytest.approx(found.objective, abs=1e-10)
-    assert np.abs(found.x - best).max() <= 1e-5
+    assert solution.objective <= theirs + 1e-15
+    assert theirs == pytest.approx(solution.objective, abs=1e-10)
+    assert np.abs(solution.x - best).max() <= 1e-5
 
 
 @pytest.mark.parametrize("l2", [1e-8, 1e-4, 10.0])
@@ -57,22 +57,22 @@ def test_optimum_on_features_of_unequal_scale(l2: float, dtype: str) -> None:
     y = np.where(y == 1, 3, y)
     problem = softmax_from_arrays(X, y, split(120, 4), l2=l2, dtype=dtype)
     assert problem.classes == 4
-    found = problem.optimum()
-    gradient = problem.full_gradients(found.x[None, :])[0].mean(axis=0)
+    solution = problem.optimum()
+    gradient = problem.full_gradients(solution.x[None, :])[0].mean(axis=0)
     assert np.linalg.norm(gradient) <= 1e-13 * problem.smoothness
-    assert found.gap <= 1e-15
-    assert np.abs(found.x.reshape(4, -1).sum(axis=0)).max() <= 1e-9
+    assert solution.gap <= 1e-15
+    assert np.abs(solution.x.reshape(4, -1).sum(axis=0)).max() <= 1e-9
 
 
 def test_optimum_without_penalty() -> None:
     """Overlapping classes have a minimiser, defined up to a shift of all classes."""
     X, y = data(200, 3, 2)
     problem = softmax_from_arrays(X, y, split(200, 2), l2=0.0)
-    found = problem.optimum()
-    assert found.gap == np.inf
-    assert found.residual <= 1e-14
-    near = found.x + 1e-3 * np.random.default_rng(0).standard_normal((30, problem.d))
-    assert (problem.objectives(near)[:, 0] >= found.objective).all()
+    solution = problem.optimum()
+    assert solution.gap == np.inf
+    assert solution.residual <= 1e-14
+    near = solution.x + 1e-3 * np.random.default_rng(0).standard_normal((30, problem.d))
+    assert (problem.objectives(near)[:, 0] >= solution.objective).all()
 
 
 def test_separable_data_without_penalty_has_no_optimum() -> None:
@@ -105,11 +105,11 @@ def test_many_samples_of_unequal_weight(
     assert len(part.labels) < 4000
     assert (part.norms > 30).sum() == 4  # the rare are all among them
     assert part.weights.sum() == pytest.approx(1, rel=0.2)
-    found = problem.optimum()
-    gradient = problem.full_gradients(found.x[None, :])[0].mean(axis=0)
+    solution = problem.optimum()
+    gradient = problem.full_gradients(solution.x[None, :])[0].mean(axis=0)
     assert np.linalg.norm(gradient) <= 1e-13
     near = problem.optimum(gap=1e-6)
-    assert found.gap < near.gap <= 1e-6
-    assert found.objective <= near.objective <= found.objective + near.gap
+    assert solution.gap < near.gap <= 1e-6
+    assert solution.objective <= near.objective <= solution.objective + near.gap
     other = problem.optimum(problem.pooled_optimum().x)  # other weights: far away
-    np.testing.assert_allclose(other.x, found.x, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(other.x, solution.x, rtol=0, atol=1e-9)

@@ -99,9 +99,9 @@ def test_smoothness_estimate_is_half_the_top_eigenvalue(
 def test_evaluate_counts_and_averages() -> None:
     X, y = np.eye(3), np.array([0, 1, 2])
     problem = softmax_from_arrays(X, y, [[0, 1, 2]], l2=9.0, test=(X, [0, 1, 1]))
-    found = problem.evaluate(np.stack([np.eye(3).ravel(), np.zeros(9)]))
-    assert found["test_accuracy"] == pytest.approx([2 / 3, 1 / 3])
-    assert found["test_loss"][1] == pytest.approx(np.log(3))
+    measures = problem.evaluate(np.stack([np.eye(3).ravel(), np.zeros(9)]))
+    assert measures["test_accuracy"] == pytest.approx([2 / 3, 1 / 3])
+    assert measures["test_loss"][1] == pytest.approx(np.log(3))
     assert softmax_from_arrays(X, y, [[0, 1, 2]], l2=9.0).evaluate(np.eye(9)) == {}
 
 

@@ -33,10 +33,10 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def rows_of(X: Any) -> SparseRows:
-    found = sparse_rows(X)
-    assert found is not None
-    assert len(found.values) < 0.3 * X.size
-    return found
+    rows = sparse_rows(X)
+    assert rows is not None
+    assert len(rows.values) < 0.3 * X.size
+    return rows
 
 
 @pytest.mark.usefixtures("small")
@@ -49,11 +49,11 @@ def test_products_are_those_of_the_matrix(dtype: str, precision: str) -> None:
     for width in WIDTHS:
         W = rng.standard_normal((width, X.shape[1])).astype(precision)
         R = rng.standard_normal((width, 113)).astype(precision)
-        found, wanted = rows.scores(W, at), W.astype(float) @ X[at].astype(float).T
-        assert found.dtype == precision
-        np.testing.assert_allclose(found, wanted, rtol=0, atol=tolerance * 10)
-        found, wanted = rows.sums(R, at), R.astype(float) @ X[at].astype(float)
-        np.testing.assert_allclose(found, wanted, rtol=0, atol=tolerance * 100)
+        product, wanted = rows.scores(W, at), W.astype(float) @ X[at].astype(float).T
+        assert product.dtype == precision
+        np.testing.assert_allclose(product, wanted, rtol=0, atol=tolerance * 10)
+        product, wanted = rows.sums(R, at), R.astype(float) @ X[at].astype(float)
+        np.testing.assert_allclose(product, wanted, rtol=0, atol=tolerance * 100)
 
 
 @pytest.mark.usefixtures("small")

@@ -88,14 +88,14 @@ def test_a_box_is_bracketed(g: Generator) -> None:
     truth = bellman_operator(g, STATES, fine)
     gaps = []
     for cells in (64, 512):
-        found = box_selection(g, STATES, amplitude_law, (0.0, 1.0), cells=cells)
-        assert (found.infimum <= truth * (1 + 1e-15)).all()
-        assert (truth <= found.value * (1 + 1e-9)).all()
-        at = amplitude_law(found.control)
+        result = box_selection(g, STATES, amplitude_law, (0.0, 1.0), cells=cells)
+        assert (result.infimum <= truth * (1 + 1e-15)).all()
+        assert (truth <= result.value * (1 + 1e-9)).all()
+        at = amplitude_law(result.control)
         again = np.diagonal(bellman_kernel(g, STATES, at))
-        np.testing.assert_allclose(found.value, again, rtol=1e-15)
-        assert all_hold(found.hypotheses)
-        gaps.append((found.value - found.infimum)[1:])
+        np.testing.assert_allclose(result.value, again, rtol=1e-15)
+        assert all_hold(result.hypotheses)
+        gaps.append((result.value - result.infimum)[1:])
     np.testing.assert_allclose(gaps[0] / gaps[1], 8.0, rtol=0.3)
 
 
@@ -105,10 +105,10 @@ def test_two_axes_and_a_law_that_is_not_isotone() -> None:
     def law(points: Array) -> Terms:
         return Terms(points[:, 0], points[:, 1], 0.1 * points.sum(axis=1))
 
-    found = box_selection(g, 2.0, law, ([0.0, 0.0], [1.0, 0.5]), cells=32)
-    assert found.control[1] == 0.0  # growth never helps
-    assert found.infimum <= found.value
-    assert found.value == pytest.approx(2 / 3 + 0.1, rel=1e-12)
+    result = box_selection(g, 2.0, law, ([0.0, 0.0], [1.0, 0.5]), cells=32)
+    assert result.control[1] == 0.0  # growth never helps
+    assert result.infimum <= result.value
+    assert result.value == pytest.approx(2 / 3 + 0.1, rel=1e-12)
     falling = box_selection(g, 2.0, lambda p: Terms(1 - p[:, 0]), (0.0, 1.0))
     assert not all_hold(falling.hypotheses)
 

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from tests.theory.test_one_step_bound import drawn
+from tests.theory.test_one_step_bound import random_system
 
 from hewfl.theory.appendix.displacement_moments import branch_sq_radius, plain_sq_radius
 from hewfl.theory.one_step_bound import situation
@@ -9,7 +9,7 @@ from hewfl.theory.systems import System
 
 
 def test_radii_have_the_constants_of_the_errata(rng: np.random.Generator) -> None:
-    many, U, Q = drawn(rng, 40, 2)
+    many, U, Q = random_system(rng, 40, 2)
     at, theta = situation(many, U, Q), rng.uniform(0, 1, (40, 2))
     L, M = many.L[:, None], many.noise
     u, q = U[:, None], Q[:, None]

@@ -76,7 +76,7 @@ def test_falling_below_the_identity_does_not_bound_the_slope() -> None:
     assert (steep(1.5) - steep(1.25)) / 0.25 == 2.0
 
 
-# ------------------------------------------------------------------ the assumption
+# the assumption
 
 
 def test_the_assumption_is_checked_per_configuration() -> None:

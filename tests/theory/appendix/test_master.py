@@ -27,7 +27,7 @@ from hewfl.theory.appendix.master import (
     noisy_rate,
 )
 
-# ------------------------------------------------------------------ the recursion
+# the recursion
 
 
 @every_generator
@@ -57,7 +57,7 @@ def test_the_recursion_bounds_the_mean_of_a_random_run(
         assert s.mean() <= bound[t + 1] * (1 + 1e-14)
 
 
-# ------------------------------------------------------------------ without noise
+# without noise
 
 
 def test_noiseless_rates_in_high_precision(rng: np.random.Generator) -> None:
@@ -117,7 +117,7 @@ def test_time_coordinate_grows_by_the_time(g: Generator) -> None:
         noiseless_coordinate(g, 0.0, 1.7, 1.0)
 
 
-# ------------------------------------------------------------------ with noise
+# with noise
 
 
 @every_generator

@@ -88,7 +88,7 @@ def variates_of(state: Any) -> ControlVariates | None:
     return state if isinstance(state, ControlVariates) else None
 
 
-# ------------------------------------------------------------------ rounds that run
+# rounds that run
 
 
 @pytest.mark.parametrize("which", [0, 1, 2], ids=["control", "het", "hom"])
@@ -119,11 +119,11 @@ def test_rounds_are_central_microsteps(
             )
         any_weights = rng.dirichlet(np.ones(N))
         for weights in (decision.weights, any_weights):
-            found = central_round_hypotheses(
+            result = central_round_hypotheses(
                 round_, weights, path, variates=after, reference=reference
             )
-            assert len(found) == 3
-            assert all_hold(found), [(h.name, h.left, h.right) for h in found]
+            assert len(result) == 3
+            assert all_hold(result), [(h.name, h.left, h.right) for h in result]
         following = x + step_of(decision, round_.displacements.matrix())
         np.testing.assert_allclose(following, path.points[-1], rtol=ROUNDING)
         if horizon == 1:
@@ -149,8 +149,8 @@ def test_other_regimes_are_recognised(rng: np.random.Generator) -> None:
         (symmetric_exact_hypotheses(cohort, gradients, used=other), "g_i = ∇F_i"),
         (symmetric_exact_hypotheses(cohort, gradients, variates=spread), "c_i all"),
     ]
-    for found, broken in cases:
-        assert [h.name.startswith(broken) for h in found if not h.holds] == [True]
+    for result, broken in cases:
+        assert [h.name.startswith(broken) for h in result if not h.holds] == [True]
     algorithm = HewHom(problem.smoothness, 0.3)
     round_, decision, _ = play(problem, algorithm, cohort, x, None)
     path = central_path(
@@ -200,7 +200,7 @@ def test_paths_of_many_configurations(rng: np.random.Generator) -> None:
         central_path(lambda z: z, x, 0.1, 1.0, 0)
 
 
-# ------------------------------------------------------------------ the certificate
+# the certificate
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -23,7 +23,7 @@ ROUNDING = 1e-11
 """Forgiven in a comparison, over the size of its sides."""
 
 
-# ------------------------------------------------------------------ where a run stands
+# where a run stands
 
 
 @final
@@ -58,7 +58,7 @@ def start(scenario: Scenario, rng: np.random.Generator, error: float) -> Cloud:
     return Cloud(x, variates, np.ones(1))
 
 
-# ------------------------------------------------------------------ rounds
+# rounds
 
 
 @final
@@ -69,7 +69,7 @@ class Work:
     amplitudes: Array
     horizons: Sequence[int]
     batches: Sequence[int]
-    corrected: bool = True
+    heterogeneous_rule: bool = True
     active: tuple[bool, ...] = (True, True)
 
     def system(self, scenario: Scenario, radius: float) -> System:
@@ -151,7 +151,7 @@ def _branch(
     outcomes = [(1 - 2 * k / b, comb(b, k) / 2**b) for k in range(b + 1)]
     paths = np.array(list(product(outcomes, repeat=H)))  # p H 2
     correction = np.zeros(cloud.anchors.shape)
-    if work.corrected:
+    if work.heterogeneous_rule:
         correction = cloud.variates[:, i] - cloud.variates.mean(1)
     y = [np.repeat(cloud.anchors[:, None], len(paths), axis=1)]
     for step in range(H):
@@ -164,17 +164,17 @@ def _branch(
     return np.stack(y, axis=2), paths[..., 1].prod(-1)
 
 
-# ------------------------------------------------------------------ rules
+# rules
 
 
-def fixed(weights: Array) -> Rule:
+def fixed_rule(weights: Array) -> Rule:
     def rule(scenario: Scenario, work: Work, cloud: Cloud, moved: Array) -> Array:  # noqa: ARG001 - fixed
         return np.broadcast_to(weights, moved.shape[:-1])
 
     return rule
 
 
-def corrected(curvature: float) -> Rule:
+def heterogeneous_rule(curvature: float) -> Rule:
     """Algorithm 2: exact weights against the server's control variate."""
 
     def rule(scenario: Scenario, work: Work, cloud: Cloud, moved: Array) -> Array:  # noqa: ARG001 - c only
@@ -184,7 +184,7 @@ def corrected(curvature: float) -> Rule:
     return rule
 
 
-def plain(curvature: float) -> Rule:
+def homogeneous_rule(curvature: float) -> Rule:
     """Algorithm 3: exact weights against the mean local gradient."""
 
     def rule(scenario: Scenario, work: Work, cloud: Cloud, moved: Array) -> Array:  # noqa: ARG001 - Δ only
@@ -206,7 +206,7 @@ def _exact(moved: Array, references: Array, curvature: float) -> Array:
     return np.array(weights).reshape(s, j, n)
 
 
-# ------------------------------------------------------------------ comparisons
+# comparisons
 
 
 def slack(bound: ArrayLike, truth: ArrayLike) -> Array:

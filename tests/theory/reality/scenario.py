@@ -104,7 +104,7 @@ class Scenario:
         return np.asarray(np.maximum(losses.sum(-1).mean(-1) - x @ self.tilt, 0))
 
 
-def drawn(
+def random_scenario(
     rng: np.random.Generator, kind: str, *, homogeneous: bool = False, noise: float = 1
 ) -> Scenario:
     """Two clients in the plane at a random scale; one objective if homogeneous."""

@@ -8,12 +8,12 @@ from tests.theory.reality.enumeration import (
     Cloud,
     Rule,
     Work,
-    corrected,
-    fixed,
-    plain,
+    fixed_rule,
+    heterogeneous_rule,
+    homogeneous_rule,
     rounds,
 )
-from tests.theory.reality.scenario import Scenario, drawn
+from tests.theory.reality.scenario import Scenario, random_scenario
 
 from hewfl import Algorithm, Federation, FixedSteps, HewFixed, HewHet, HewHom, simulate
 from hewfl.problems import Quadratic
@@ -30,18 +30,18 @@ def as_problem(scenario: Scenario) -> Quadratic:
 @pytest.mark.parametrize("method", ["corrected", "plain", "fixed"])
 def test_every_run_ends_in_a_state_of_the_enumeration(method: str) -> None:
     rng = np.random.default_rng(16)
-    scenario, x, theta = drawn(rng, "quadratic"), rng.normal(size=2), 0.3
+    scenario, x, theta = random_scenario(rng, "quadratic"), rng.normal(size=2), 0.3
     L = scenario.smoothness
     methods: dict[str, tuple[Algorithm[Any], Rule]] = {
-        "corrected": (HewHet(L, theta, 1.5, "zero"), corrected(1.5 * L)),
-        "plain": (HewHom(L, theta, 1.5), plain(1.5 * L)),
+        "corrected": (HewHet(L, theta, 1.5, "zero"), heterogeneous_rule(1.5 * L)),
+        "plain": (HewHom(L, theta, 1.5), homogeneous_rule(1.5 * L)),
         "fixed": (
             HewFixed(total=theta / L, power=0.0, variates="zero"),
-            fixed(np.full(2, 0.5)),
+            fixed_rule(np.full(2, 0.5)),
         ),
     }
     algorithm, rule = methods[method]
-    work = Work(np.full(2, theta), (1, 2), (1, 1), corrected=method != "plain")
+    work = Work(np.full(2, theta), (1, 2), (1, 1), heterogeneous_rule=method != "plain")
     first = Cloud(x[None], np.zeros((1, 2, 2)), np.ones(1))
     last = rounds(scenario, work, first, rule, 2)[-1]
     assert last.chances.sum() == pytest.approx(1, abs=1e-12)

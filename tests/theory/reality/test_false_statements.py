@@ -8,7 +8,7 @@ from math import comb
 
 import numpy as np
 import pytest
-from tests.theory.reality.enumeration import Cloud, Work, fixed, play, rounds
+from tests.theory.reality.enumeration import Cloud, Work, fixed_rule, play, rounds
 from tests.theory.reality.scenario import LINKS, Scenario
 
 from hewfl import post_local_weights
@@ -34,7 +34,7 @@ def square(n: int, shifts: list[float]) -> Scenario:
     return Scenario(LINKS["quadratic"], *shape, np.array(shifts)[:, None])
 
 
-# ------------------------------------------------------------------ E-01
+# E-01
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_exact_weights_favour_rare_large_moves(
     assert truth <= ours.tracking[1]
 
 
-# ------------------------------------------------------------------ E-04
+# E-04
 
 
 @pytest.mark.parametrize("theta", [0.5, 1.0, 1.4, 1.5, 2.0, 8.0])
@@ -86,7 +86,7 @@ def test_long_steps_outrun_the_printed_noise_term(theta: float) -> None:
     scenario = square(1, [0.3])
     cloud = Cloud(np.zeros((1, 1)), np.zeros((1, 1, 1)), np.ones(1))
     work = Work(np.full(1, theta), (1,), (1,), active=(True,))
-    after = play(scenario, work, cloud, fixed(np.ones(1))).after
+    after = play(scenario, work, cloud, fixed_rule(np.ones(1))).after
     truth = after.tracking(scenario).max()
     M = scenario.variance
     printed = float(predictable_tracking(theta, M, [1], 1.0).after(0, 0))
@@ -96,7 +96,7 @@ def test_long_steps_outrun_the_printed_noise_term(theta: float) -> None:
         assert truth <= float(sharp.after(0, 0))
 
 
-# ------------------------------------------------------------------ E-07
+# E-07
 
 
 def test_without_noise_the_printed_rate_forgets_its_drift() -> None:
@@ -114,7 +114,7 @@ def test_without_noise_the_printed_rate_forgets_its_drift() -> None:
     assert (path <= ours.value * (1 + 1e-12)).all()
 
 
-# ------------------------------------------------------------------ E-08
+# E-08
 
 
 def test_the_optimised_system_outgrows_the_printed_comparator() -> None:
@@ -128,7 +128,7 @@ def test_the_optimised_system_outgrows_the_printed_comparator() -> None:
         assert (run.gap[1] <= bound * (1 + 1e-12)) == (not printed)
 
 
-# ------------------------------------------------------------------ E-16
+# E-16
 
 
 def test_the_appendix_promises_a_negative_gap() -> None:
@@ -139,7 +139,7 @@ def test_the_appendix_promises_a_negative_gap() -> None:
     scenario, theta = square(2, [0.5, 0.5]), np.sqrt(0.9 / 288)
     work = Work(np.full(2, theta), (1, 1), (1, 1))
     cloud = Cloud(np.full((1, 1), 0.1), np.full((1, 2, 1), 0.1), np.ones(1))
-    clouds = rounds(scenario, work, cloud, fixed(np.full(2, 0.5)), 5)
+    clouds = rounds(scenario, work, cloud, fixed_rule(np.full(2, 0.5)), 5)
     g = np.array([cloud.gap(scenario) for cloud in clouds])
     system = work.system(scenario, max(cloud.radius for cloud in clouds))
     k = uniform_coefficients(system, theta)

@@ -14,12 +14,12 @@ from tests.theory.reality.enumeration import (
     Cloud,
     RoundWork,
     Work,
-    fixed,
+    fixed_rule,
     play,
     slack,
     start,
 )
-from tests.theory.reality.scenario import LINKS, Scenario, drawn
+from tests.theory.reality.scenario import LINKS, Scenario, random_scenario
 
 from hewfl.control.certificate import VARIANTS, Variant
 from hewfl.core.validation import Array
@@ -86,9 +86,9 @@ class Scene:
 @cache
 def scenes(kind: str, largest: float, *, common: bool) -> list[Scene]:
     """Random rounds; with one H, b and ϑ for both clients if common."""
-    rng, found = np.random.default_rng(5), []
+    rng, result = np.random.default_rng(5), []
     for _ in range(SCENES):
-        scenario = drawn(rng, kind)
+        scenario = random_scenario(rng, kind)
         theta = largest * 10 ** np.minimum(rng.uniform(-1, 0.5, 2), 0)
         H, b = rng.integers(1, 4, 2), rng.integers(1, 3, 2)
         if common:
@@ -96,12 +96,12 @@ def scenes(kind: str, largest: float, *, common: bool) -> list[Scene]:
         work = Work(theta, H.tolist(), b.tolist())
         cloud = start(scenario, rng, float(rng.choice([0, 0.3, 2.0])))
         a = rng.dirichlet([1, 1])
-        found.append(scene(scenario, work, cloud, a))
-    return found
+        result.append(scene(scenario, work, cloud, a))
+    return result
 
 
 def scene(scenario: Scenario, work: Work, cloud: Cloud, a: Array) -> Scene:
-    played = play(scenario, work, cloud, fixed(a))
+    played = play(scenario, work, cloud, fixed_rule(a))
     moved, chances = played.displacements[0], played.chances[0]
     slopes = scenario.gradients(cloud.anchors[0])
     off = slopes - slopes.mean(0) - (cloud.variates[0] - cloud.variates[0].mean(0))
@@ -113,18 +113,18 @@ def scene(scenario: Scenario, work: Work, cloud: Cloud, a: Array) -> Scene:
 def drifts(scenario: Scenario, work: Work, played: RoundWork, slopes: Array) -> Array:
     """r_i = −η Σ_ℓ (∇F_i(y_ℓ) − ∇F_i(x)) along joint paths, shape (j, n, d)."""
     joint = np.indices([len(law) for law in played.laws]).reshape(scenario.n, -1)
-    found = []
+    result = []
     for i, (y, path) in enumerate(zip(played.branches, joint, strict=True)):
         eta = work.amplitudes[i] / scenario.smoothness / work.horizons[i]
         along = scenario.gradients(y[0, :, :-1])[..., i, :] - slopes[i]
-        found.append((-eta * along.sum(1))[path])
-    return np.stack(found, axis=1)
+        result.append((-eta * along.sum(1))[path])
+    return np.stack(result, axis=1)
 
 
-def check(found: list[tuple[Bound, Array]], tight: float) -> None:
+def check(result: list[tuple[Bound, Array]], tight: float) -> None:
     """Every bound holds, and some is not much above the truth."""
     room = []
-    for bound, truth in found:
+    for bound, truth in result:
         assert all_hold(bound.hypotheses).all()
         room.append(slack(bound.value, truth).min())
     assert min(room) >= -ROUNDING
@@ -138,12 +138,12 @@ def sq(values: Array) -> Array:
 @kinds
 def test_mismatches_are_as_small_as_tracking_errors(kind: str) -> None:
     """lem:delta and lem:delta-sur; with n = 2 the sharp form is Q, and attained."""
-    found, sharp = [], []
+    result, sharp = [], []
     for s in scenes(kind, 1.0, common=False):
         truth, Q = sq(s.mismatches), s.state[1]
-        found.append((mismatch_sq_norm(Q), truth))
+        result.append((mismatch_sq_norm(Q), truth))
         sharp.append((mismatch_sq_norm(Q, n=2), truth))
-    check(found, 0.65)
+    check(result, 0.65)
     check(sharp, 0.1)
 
 
@@ -151,14 +151,14 @@ def test_mismatches_are_as_small_as_tracking_errors(kind: str) -> None:
 @pytest.mark.parametrize("form", ["stated", "sharp", "proved"])
 def test_drifts_are_bounded_by_the_radius(kind: str, form: RadiusForm) -> None:
     """lem:rbar and lem:sur-rbar: E‖r_i‖², and the squared mean below it."""
-    found = []
+    result = []
     for s in scenes(kind, 1.0, common=False):
         at = situation(s.system, *s.state)
         bound = drift_sq_norm(s.work.amplitudes, at, form=form)
         square, mean = s.mean(sq(s.drifts)), sq(s.mean(s.drifts))
         assert (mean <= square * (1 + 1e-9) + 1e-300).all()
-        found.append((bound, square))
-    check(found, 0.999)
+        result.append((bound, square))
+    check(result, 0.999)
 
 
 @kinds

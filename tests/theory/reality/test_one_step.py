@@ -14,12 +14,12 @@ from tests.theory.reality.enumeration import (
     ROUNDING,
     Cloud,
     Work,
-    fixed,
+    fixed_rule,
     play,
     slack,
     start,
 )
-from tests.theory.reality.scenario import LINKS, Scenario, drawn
+from tests.theory.reality.scenario import LINKS, Scenario, random_scenario
 
 from hewfl.control.certificate import VARIANTS, Variant
 from hewfl.control.tracking import predictable_tracking
@@ -95,7 +95,7 @@ def scenes(
     rng = np.random.default_rng(11)
     rows = []
     for _ in range(SCENES):
-        scenario = drawn(rng, kind, homogeneous=not corrected)
+        scenario = random_scenario(rng, kind, homogeneous=not corrected)
         theta = largest * 10 ** np.minimum(rng.uniform(-2, 2 / 3, 2), 0)
         H = rng.integers(1, longest + 1, 2).tolist()
         b = rng.integers(1, 3, 2).tolist()
@@ -119,7 +119,7 @@ def scenes(
 
 
 def _scene(scenario: Scenario, work: Work, cloud: Cloud, w: Array) -> tuple[Array, ...]:
-    round_ = play(scenario, work, cloud, fixed(w))
+    round_ = play(scenario, work, cloud, fixed_rule(w))
     D, p = round_.displacements[0], round_.chances[0]
     m = np.einsum("j,jnd->nd", p, D)
     slope = scenario.gradients(cloud.anchors[0]).mean(0)
@@ -140,7 +140,7 @@ def _scene(scenario: Scenario, work: Work, cloud: Cloud, w: Array) -> tuple[Arra
     )
 
 
-# ------------------------------------------------------------------ the certificate
+# the certificate
 
 
 @kinds
@@ -152,9 +152,9 @@ def test_the_certificate_bounds_the_expected_gap(
 ) -> None:
     """th:predictive-majorant, with everybody and with one client of two."""
     s = scenes(kind, active=active, longest=longest)
-    found = s.certificate(variant)
-    assert all_hold(found.hypotheses).all()
-    room = slack(found.value, s.next_gap)
+    result = s.certificate(variant)
+    assert all_hold(result.hypotheses).all()
+    room = slack(result.value, s.next_gap)
     assert room.min() >= -ROUNDING
     assert room.min() < 0.01
 
@@ -165,8 +165,8 @@ def test_the_cap_may_stand_for_a_gap_unknown(kind: str, variant: Variant) -> Non
     """E-25: with U far above f̄, U♯ serves in ρ and κ too."""
     s = scenes(kind)
     at = situation(s.system, 9 * s.system.cap, s.tracking.max(-1), capped=True)
-    found = one_step((s.weights, s.amplitudes), at, variant=variant)
-    assert (found.value >= s.next_gap).all()
+    result = one_step((s.weights, s.amplitudes), at, variant=variant)
+    assert (result.value >= s.next_gap).all()
 
 
 @kinds
@@ -174,11 +174,11 @@ def test_the_cap_may_stand_for_a_gap_unknown(kind: str, variant: Variant) -> Non
 def test_the_mean_of_a_branch_is_certified(kind: str, variant: Variant) -> None:
     """prop:mean: at most −A f² + ρ; where A < 0, ‖∇F‖² ≤ 2Lf takes over."""
     s = scenes(kind)
-    found = s.certificate(variant)
-    quadratic = found.descent * s.gap[:, None] ** 2
-    fall = np.where(found.descent < 0, found.decrease, quadratic)
-    assert (found.descent < 0).any() == (variant == "absorbed")
-    room = slack(found.penalty - fall, s.mean_model)
+    result = s.certificate(variant)
+    quadratic = result.descent * s.gap[:, None] ** 2
+    fall = np.where(result.descent < 0, result.decrease, quadratic)
+    assert (result.descent < 0).any() == (variant == "absorbed")
+    room = slack(result.penalty - fall, s.mean_model)
     assert room.min() >= -ROUNDING
     assert room.min() < 0.8
 
@@ -197,7 +197,7 @@ def test_the_variance_of_a_branch_is_certified(kind: str, variant: Variant) -> N
         assert np.abs(room[one]).max() <= EQUAL
 
 
-# ------------------------------------------------------------------ how far branches go
+# how far branches go
 
 
 @kinds
@@ -207,14 +207,14 @@ def test_branches_stay_within_their_radius(kind: str, form: RadiusForm) -> None:
     for corrected, bound in ((True, branch_sq_radius), (False, plain_sq_radius)):
         s = scenes(kind, largest=2.0, corrected=corrected)
         at = situation(s.system, s.gap, s.tracking.max(-1))
-        found = bound(s.amplitudes, at, form=form)
-        assert all_hold(found.hypotheses).all()
-        room = slack(found.value, s.sq_radius)
+        result = bound(s.amplitudes, at, form=form)
+        assert all_hold(result.hypotheses).all()
+        room = slack(result.value, s.sq_radius)
         assert room.min() >= -ROUNDING
         assert room.min() < 0.8
 
 
-# ------------------------------------------------------------------ control variates
+# control variates
 
 
 @kinds

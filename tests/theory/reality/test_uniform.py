@@ -15,12 +15,12 @@ from tests.theory.reality.enumeration import (
     Cloud,
     RoundWork,
     Work,
-    fixed,
+    fixed_rule,
     play,
     slack,
     start,
 )
-from tests.theory.reality.scenario import LINKS, Scenario, drawn
+from tests.theory.reality.scenario import LINKS, Scenario, random_scenario
 
 from hewfl.control.certificate import VARIANTS, Variant
 from hewfl.control.tracking import tracking_cap
@@ -91,7 +91,7 @@ class Run:
 def run_of(scenario: Scenario, work: Work, cloud: Cloud, T: int) -> Run:
     clouds, played = [cloud], []
     for _ in range(T):
-        played.append(play(scenario, work, clouds[-1], fixed(np.full(2, 0.5))))
+        played.append(play(scenario, work, clouds[-1], fixed_rule(np.full(2, 0.5))))
         clouds.append(played[-1].after)
     x = np.concatenate([cloud.anchors for cloud in clouds])
     slopes: Array = scenario.gradients(x).mean(1)
@@ -104,12 +104,12 @@ def run_of(scenario: Scenario, work: Work, cloud: Cloud, T: int) -> Run:
 @cache
 def run(kind: str, theta: float, H: int, b: int, T: int) -> Run:
     rng = np.random.default_rng(8)
-    scenario = drawn(rng, kind)
+    scenario = random_scenario(rng, kind)
     work = Work(np.full(2, theta), (H, H), (b, b))
     return run_of(scenario, work, start(scenario, rng, 0.1), T)
 
 
-# ------------------------------------------------------------------ convex
+# convex
 
 
 @kinds
@@ -134,7 +134,7 @@ def test_gap_and_tracking_obey_their_recursions(
         assert slack(cap, done.tracking).min() >= -ROUNDING
 
 
-# ------------------------------------------------------------------ PL
+# PL
 
 
 @kinds
@@ -165,7 +165,7 @@ def test_the_safe_regime_contracts_as_it_says(noise: float) -> None:
     """cor:pl-safe with the constants of its proof (E-16)."""
     rng = np.random.default_rng(9)
     for _ in range(10):
-        scenario = drawn(rng, "quadratic", noise=noise)
+        scenario = random_scenario(rng, "quadratic", noise=noise)
         mu = float(np.linalg.eigvalsh(scenario.hessians.mean(0)).min())
         theta = float(safe_amplitude(scenario.smoothness, mu))
         work = Work(np.full(2, theta), (1, 1), (1, 1))
@@ -177,14 +177,14 @@ def test_the_safe_regime_contracts_as_it_says(noise: float) -> None:
         assert slack(safe_floor(k, mu).value, rate.floor).min() >= -ROUNDING
 
 
-# ------------------------------------------------------------------ higher order
+# higher order
 
 
 @cache
 def similar_run(kind: str, theta: float, common: bool) -> Run:
     """Two rounds of two steps; with common rows quadratics have one Hessian."""
     rng = np.random.default_rng(10)
-    scenario = drawn(rng, kind)
+    scenario = random_scenario(rng, kind)
     if common:
         scenario = replace(scenario, rows=scenario.rows[[0, 0]])
     work = Work(np.full(2, theta), (2, 2), (1, 1))
@@ -207,13 +207,13 @@ def similarity(done: Run) -> tuple[float, float, float]:
 
 def disagreements(done: Run) -> Array:
     """max_ℓ E (1/n) Σ_i ‖y_i^(ℓ) − ȳ^(ℓ)‖² of every round."""
-    found = []
+    result = []
     for cloud, round_ in zip(done.clouds, done.played, strict=False):
         one, two = round_.branches
         half = (one[:, :, None] - two[:, None]) / 2  # s p p ℓ d
         law = np.einsum("s,p,q->spq", cloud.chances, *round_.laws)
-        found.append(np.einsum("spq,spqld->l", law, half**2).max())
-    return np.array(found)
+        result.append(np.einsum("spq,spqld->l", law, half**2).max())
+    return np.array(result)
 
 
 @pytest.mark.parametrize("kind", ["quadratic", "softplus"])

@@ -145,7 +145,7 @@ def raw_kernel(
     control u is passed to the envelopes unchanged.
     """
     y = _state(envelopes, state)
-    return _stacked(envelopes, y, control, lambda _pair, a, b: a * b)
+    return _stack_bounds(envelopes, y, control, lambda _pair, a, b: a * b)
 
 
 @broadcasting
@@ -159,14 +159,14 @@ def closed_kernel(
     Never below `raw_kernel`, coordinate by coordinate.
     """
     y = _state(envelopes, state)
-    return _stacked(envelopes, y, control, _split)
+    return _stack_bounds(envelopes, y, control, _split)
 
 
 def _split(pair: YoungPair, a: Reals, b: Reals) -> Reals:
     return np.asarray(pair.conjugate(a) + pair.primal(b))
 
 
-def _stacked(
+def _stack_bounds(
     envelopes: Sequence[Envelope],
     y: Float64[Array, "*c coordinates"],
     control: Any,

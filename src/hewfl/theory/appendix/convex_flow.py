@@ -75,7 +75,7 @@ class ConvexGenerator(Converted):
         limit = a * self.origin_slope
         a, s, limit = np.broadcast_arrays(a, s, limit)
         resting = s == 0
-        depth, _ = self._march(np.where(resting, 1.0, s), np.where(resting, 0.0, a))
+        depth, _ = self._integrate(np.where(resting, 1.0, s), np.where(resting, 0.0, a))
         return np.where(resting, limit, depth.reshape(s.shape))
 
     def log_slope(self, time: ArrayLike, floor: ArrayLike) -> Reals:
@@ -91,10 +91,10 @@ class ConvexGenerator(Converted):
         s, top = positives("state", state), positives("reference", reference)
         s, top, _ = np.broadcast_arrays(s, top, self.origin_slope)
         high = np.asarray(np.maximum(s, top))
-        _, integral = self._march(high, None, log_ratio(s, top))
+        _, integral = self._integrate(high, None, log_ratio(s, top))
         return np.asarray(np.sign(top - s) * integral.reshape(s.shape))
 
-    def _march(
+    def _integrate(
         self,
         start: Float64[Array, "*c"],
         time: Float64[Array, "*c"] | None,
@@ -112,7 +112,7 @@ class ConvexGenerator(Converted):
         crossed = np.zeros_like(done)
         for _ in range(_MOST_PANELS):
             if done.all():
-                return self._land(start, (y, total, h), a, crossed), total
+                return self._solve_last_panel(start, (y, total, h), a, crossed), total
             last = h >= end - y
             h = np.where(last, end - y, h)
             whole = self._panel(start, y, h)
@@ -132,7 +132,7 @@ class ConvexGenerator(Converted):
         at = (start * np.exp(-y))[~done].flat[0]
         raise invalid("phi", "smooth up to rounding", f"noise near {at:.3g}")
 
-    def _land(
+    def _solve_last_panel(
         self,
         start: Float64[Array, "*c"],
         panel: tuple[Float64[Array, "*c"], ...],

@@ -82,7 +82,7 @@ class Terms(Converted):
 
     @property
     def d(self) -> Reals:
-        """d_t + ε_t, which the recursion never tells apart."""
+        """d_t + ε_t, which enter the recursion only as a sum."""
         return np.asarray(np.asarray(self.offset) + np.asarray(self.slack))
 
 
@@ -98,7 +98,7 @@ def noisy_drift(generator: Generator, terms: Terms, state: ArrayLike) -> Reals:
 
 @broadcasting
 def master_trajectory(generator: Generator, start: ArrayLike, terms: Terms) -> Reals:
-    """The recursion itself, played to the end (thm:master, eq:master_rec).
+    """The recursion itself, iterated to the end (thm:master, eq:master_rec).
 
         S_{t+1} = R_{a_t}(S_t) + b_t S_t + d_t + ε_t
 
@@ -114,7 +114,7 @@ def master_trajectory(generator: Generator, start: ArrayLike, terms: Terms) -> R
         S_0, ..., S_T.
     """
     _require_rounds(terms)
-    states = [_start(start, terms.a[0], generator)]
+    states = [_start_state(start, terms.a[0], generator)]
     for a, b, d in zip(terms.a, terms.b, terms.d, strict=True):
         s = states[-1]
         states.append(np.asarray(generator.flow(a, s) + b * s + d))
@@ -141,7 +141,7 @@ def noiseless_rate(
     Args:
         generator: φ.
         start: S_0 ≥ 0.
-        terms: constant in time; the theorem wants b = d = ε = 0 (eq:noiseless_ass).
+        terms: constant in time; the theorem needs b = d = ε = 0 (eq:noiseless_ass).
         rounds: T.
         objective: C_obj of eq:obj_dom, for the bound on the objective gap.
 
@@ -149,8 +149,8 @@ def noiseless_rate(
         The rate, whose floor is zero.
     """
     elapsed = wholes("rounds", rounds) * terms.a
-    value, conditions = _noiseless(generator, start, terms, elapsed, objective)
-    return _to_zero(generator, start, value, value.shape, conditions)
+    value, conditions = _noiseless_value(generator, start, terms, elapsed, objective)
+    return _rate_to_zero(generator, start, value, value.shape, conditions)
 
 
 @broadcasting
@@ -162,7 +162,7 @@ def noiseless_bounds(
     Args:
         generator: φ.
         start: S_0 ≥ 0.
-        terms: rounds first, shape (T, *c); the theorem wants b = d = ε = 0.
+        terms: rounds first, shape (T, *c); the theorem needs b = d = ε = 0.
         objective: C_obj of eq:obj_dom, for the bound on the objective gap.
 
     Returns:
@@ -171,8 +171,8 @@ def noiseless_bounds(
     _require_rounds(terms)
     elapsed = np.concatenate([0 * terms.a[:1], np.cumsum(terms.a, axis=0)])
     worst = Terms(*(np.max(x, axis=0) for x in (terms.a, terms.b, terms.d)))
-    value, conditions = _noiseless(generator, start, worst, elapsed, objective)
-    return _to_zero(generator, start, value, value.shape[1:], conditions)
+    value, conditions = _noiseless_value(generator, start, worst, elapsed, objective)
+    return _rate_to_zero(generator, start, value, value.shape[1:], conditions)
 
 
 @broadcasting
@@ -190,7 +190,7 @@ def noiseless_coordinate(
     return np.asarray(generator.coordinate(S0, reference) + time)
 
 
-def _noiseless(
+def _noiseless_value(
     generator: Generator,
     start: ArrayLike,
     terms: Terms,
@@ -202,7 +202,7 @@ def _noiseless(
     return np.asarray(C * generator.flow(elapsed, S0)), quiet
 
 
-def _to_zero(
+def _rate_to_zero(
     generator: Generator,
     start: ArrayLike,
     value: Reals,
@@ -446,7 +446,7 @@ def _require_rounds(terms: Terms) -> None:
         raise invalid("terms", rule, f"shape {terms.a.shape}")
 
 
-def _start(start: ArrayLike, like: ArrayLike, generator: Generator) -> Reals:
+def _start_state(start: ArrayLike, like: ArrayLike, generator: Generator) -> Reals:
     """S_0 in the shape of the trajectory."""
     S0 = nonnegatives("start", start)
     return np.asarray(S0 + np.zeros_like(like) + np.zeros_like(generator.origin_slope))

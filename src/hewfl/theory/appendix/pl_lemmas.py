@@ -102,7 +102,7 @@ def safe_rate(
     """
     k, mu = controller, positives("pl_constant", pl_constant)
     c = pl_contraction(k, mu)
-    hypotheses = (*k.recursion.hypotheses, *_safe(k, mu, printed=printed))
+    hypotheses = (*k.recursion.hypotheses, *_safe_hypotheses(k, mu, printed=printed))
     slow = mu * k.amplitude / k.system.L / 8
     g, q = validate_state("start", start)
     value = power(slow, rounds) * (g + c.lam * q) + c.floor
@@ -120,11 +120,11 @@ def safe_floor(controller: UniformController, pl_constant: ArrayLike) -> Bound:
     k, mu = controller, positives("pl_constant", pl_constant)
     theta, M, n = k.amplitude, k.noise, k.system.n
     value = (128 * (theta / n + theta**2) + 115200 / 11 * theta**2) * (M / mu)
-    hypotheses = (*k.recursion.hypotheses, *_safe(k, mu, printed=False))
+    hypotheses = (*k.recursion.hypotheses, *_safe_hypotheses(k, mu, printed=False))
     return Bound("cor:pl-safe", np.asarray(value), hypotheses)
 
 
-def _safe(
+def _safe_hypotheses(
     controller: UniformController, mu: Array, *, printed: bool
 ) -> tuple[Hypothesis, ...]:
     theta, L = controller.amplitude, controller.system.L

@@ -1,9 +1,9 @@
 """Special cases: where the three algorithms are gradient descent.
 
-With identical clients, exact gradients and one horizon, every branch walks the same
-H gradient steps of size ϑ/(LH), whatever the weights. Statements about code that runs
-are checked, not computed: functions named `*_hypotheses` compare what a round did with
-what the statement says and return each comparison with its numbers.
+With identical clients, exact gradients and one horizon, every branch takes the same
+H gradient steps of size ϑ/(LH), whatever the weights. Functions named
+`*_hypotheses` compare a round that was run with the statement, and return each
+comparison with its numbers.
 """
 
 from collections.abc import Callable
@@ -82,13 +82,13 @@ def symmetric_exact_hypotheses(
     hypotheses = [
         at_most("full participation", n, S),
         at_most("max H_i ≤ min H_i", H.max(initial=0.0), H.min(initial=np.inf)),
-        _same("∇F_i all equal", exact, exact[..., :1, :]),
+        _equality("∇F_i all equal", exact, exact[..., :1, :]),
     ]
     if used is not None:
-        hypotheses.append(_same("g_i = ∇F_i", as_float64("used", used), exact))
+        hypotheses.append(_equality("g_i = ∇F_i", as_float64("used", used), exact))
     if variates is not None:
         first = variates.clients[:1]
-        hypotheses.append(_same("c_i all equal", variates.clients, first))
+        hypotheses.append(_equality("c_i all equal", variates.clients, first))
     return tuple(hypotheses)
 
 
@@ -141,15 +141,17 @@ def central_round_hypotheses(
     moved, step = round_.displacements.matrix(), path.displacement
     w = as_float64("weights", weights)
     hypotheses = [
-        _same("Δ_i = z_H − x", moved, step),
-        _same("Σ w_iΔ_i = z_H − x", w @ moved, step),
+        _equality("Δ_i = z_H − x", moved, step),
+        _equality("Σ w_iΔ_i = z_H − x", w @ moved, step),
     ]
     if variates is not None:
         both = np.vstack([variates.clients, variates.server])
-        hypotheses.append(_same("c_i = c = mean gradient", both, path.mean_gradient))
+        hypotheses.append(
+            _equality("c_i = c = mean gradient", both, path.mean_gradient)
+        )
     if reference is not None:
         g = as_float64("reference", reference)
-        hypotheses.append(_same("ḡ = mean gradient", g, path.mean_gradient))
+        hypotheses.append(_equality("ḡ = mean gradient", g, path.mean_gradient))
     return tuple(hypotheses)
 
 
@@ -239,7 +241,7 @@ def slice_excess(
     return np.asarray(bounds.smoothness * kappa / 2 * spread)
 
 
-def _same(name: str, one: ArrayLike, other: ArrayLike) -> Hypothesis:
+def _equality(name: str, one: ArrayLike, other: ArrayLike) -> Hypothesis:
     """Largest distance between vectors, against what rounding may do to them."""
     left, right = np.broadcast_arrays(as_float64(name, one), as_float64(name, other))
     away = np.linalg.norm(left - right, axis=-1).max(initial=0.0)

@@ -71,7 +71,7 @@ def surrogate_system(
 
         (w_t, θ_t) ∈ argmin J(w, θ; u_t, χ_t),   u⁺ = min{f̄, J},   χ⁺ = A + B u + C χ
 
-    A, B, C belong to the largest amplitude played (E-09, E-33); as printed, to the end
+    A, B, C belong to the largest amplitude used (E-09, E-33); as printed, to the end
     of the box. Configurations are solved one after the other: every round is a search.
     With proxies for the variances (`executable_system`) it is the executable system.
 

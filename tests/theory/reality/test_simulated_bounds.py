@@ -82,7 +82,7 @@ def problem_of(kind: str, homogeneous: bool) -> Quadratic | Softmax:
     return softmax_from_arrays(X, y, np.split(order, N), l2=0.1)
 
 
-# ------------------------------------------------------------------ what was measured
+# what was measured
 
 
 def low(samples: Array) -> Array:
@@ -140,8 +140,8 @@ def errors(step: Step) -> dict[str, float]:
     if variates is None:
         return {}
     gradients = step.problem.full_gradients(step.round.anchor[None])[0]
-    found = ((variates.clients - gradients) ** 2).sum(-1)
-    return {f"error {i}": float(e) for i, e in enumerate(found)}
+    result = ((variates.clients - gradients) ** 2).sum(-1)
+    return {f"error {i}": float(e) for i, e in enumerate(result)}
 
 
 def play(
@@ -184,7 +184,7 @@ def play(
     return Runs(system, np.maximum(np.array(gaps).swapaxes(1, 2), 0), observed)
 
 
-# ------------------------------------------------------------------ Algorithm 2
+# Algorithm 2
 
 AMPLITUDES, RATIO = (0.02, 0.24), 2.0
 
@@ -248,7 +248,7 @@ def test_experiments_keep_their_pathwise_certificate(kind: str) -> None:
     assert (runs.observed["certificate_violated"] == 0).all()
 
 
-# ------------------------------------------------------------------ Algorithm 3
+# Algorithm 3
 
 
 @cache
@@ -279,7 +279,7 @@ def test_plain_runs_stay_below_their_recursion(
     assert np.nansum(runs.observed["certificate_violated"]) == 0
 
 
-# ------------------------------------------------------------------ uniform controller
+# uniform controller
 
 H, STEPS = 4, (0.01, 0.058, 0.8)
 
@@ -326,7 +326,7 @@ def test_scaffold_with_equal_work_is_the_uniform_controller(kind: str) -> None:
     np.testing.assert_allclose(runs.gap[..., 3], runs.gap[..., 1], rtol=1e-9)
 
 
-# ------------------------------------------------------------------ Algorithm 1
+# Algorithm 1
 
 
 @variants

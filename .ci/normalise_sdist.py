@@ -1,4 +1,4 @@
-"""Write an sdist anew with one time for all its files, in order of their names."""
+"""Rewrite an sdist with one time for all its files, in order of their names."""
 
 import gzip
 import io

@@ -289,7 +289,7 @@ def test_bad_arguments_are_named(name: str, path: str, kind: str) -> None:
     assert named & (known | {"weights", "amplitudes", "s", "t"}), text
 
 
-# ------------------------------------------------------------------ the texts
+# the texts
 
 
 def test_shapes_are_told_by_name() -> None:

@@ -1,4 +1,4 @@
-"""Draws, horizons, participation, server step, ledger and trace."""
+"""Local-step samplers, and the arguments of a federation."""
 
 import numpy as np
 import pytest
@@ -8,60 +8,15 @@ from hewfl import (
     EpochSteps,
     Federation,
     FixedSteps,
-    HewHet,
     InvalidInputError,
     PoissonSteps,
     RandomParticipation,
     SampledParticipation,
-    Scaffold,
     ServerStep,
     TimedSteps,
-    Traffic,
 )
-from hewfl.server.communication import RoundCommunication, round_communication
-from hewfl.server.trace import RoundRecord, from_lines, to_line
-from hewfl.simulation.draws import draw
 
 SIZES = np.array([5, 50, 20, 7, 1])
-OFFSETS = np.cumsum(SIZES) - SIZES
-
-
-# ------------------------------------------------------------------ draws
-
-
-def test_draws_depend_on_seed_and_round_alone() -> None:
-    cohort = Federation(FixedSteps(3), 4).cohort(1, 2, SIZES)
-    first, again = draw(1, 2, cohort, OFFSETS), draw(1, 2, cohort, OFFSETS)
-    assert np.array_equal(first.samples, again.samples)
-    for other in (draw(2, 2, cohort, OFFSETS), draw(1, 3, cohort, OFFSETS)):
-        assert (other.samples != first.samples).any()
-
-
-def test_a_longer_branch_extends_a_shorter_one() -> None:
-    short = draw(1, 2, Federation(FixedSteps(2), 4).cohort(1, 2, SIZES), OFFSETS)
-    long = draw(1, 2, Federation(FixedSteps(5), 4).cohort(1, 2, SIZES), OFFSETS)
-    assert np.array_equal(long.samples[:2], short.samples)
-
-
-def test_absent_clients_do_not_move_the_draws_of_others() -> None:
-    everybody = Federation(FixedSteps(2), 4).cohort(1, 2, SIZES)
-    some = Federation(FixedSteps(2), 4, SampledParticipation(2)).cohort(1, 2, SIZES)
-    whole = draw(1, 2, everybody, OFFSETS).samples
-    assert np.array_equal(draw(1, 2, some, OFFSETS).samples, whole[:, some.clients])
-
-
-def test_samples_are_the_client_s_own_and_uniform() -> None:
-    cohort = Federation(FixedSteps(1), 4000).cohort(0, 0, SIZES)
-    samples = draw(0, 0, cohort, OFFSETS).samples[0]
-    for i, size in enumerate(SIZES):
-        own = samples[i] - OFFSETS[i]
-        assert own.min() >= 0
-        assert own.max() < size
-        counts = np.bincount(own, minlength=size) / 4000
-        assert np.abs(counts - 1 / size).max() < 5 * np.sqrt(1 / size / 4000)
-
-
-# ------------------------------------------------------------------ horizons
 
 
 def horizons_of(rule: object, t: int = 0, seed: int = 0) -> list[int]:
@@ -165,39 +120,3 @@ def test_bad_settings_are_named(make: object, text: str) -> None:
     assert callable(make)
     with pytest.raises(InvalidInputError, match=text):
         make()
-
-
-# ------------------------------------------------------------------ the rest
-
-
-def test_outer_steps_follow_their_formulas() -> None:
-    s, m = np.array([1.0, 2.0]), np.array([10.0, 0.0])
-    move, memory = ServerStep(0.5).apply(s, m)
-    assert move.tolist() == [0.5, 1.0]
-    assert memory is m
-    move, memory = ServerStep(2.0, 0.5).apply(s, m)
-    assert memory.tolist() == [6.0, 2.0]
-    assert move.tolist() == [12.0, 4.0]
-    move, memory = ServerStep(1.0, 0.5, nesterov=True).apply(s, m)
-    assert memory.tolist() == [6.0, 2.0]
-    assert move.tolist() == [4.0, 3.0]
-
-
-def test_the_ledger_counts_as_the_design_says() -> None:
-    d, S = 1000, 7
-    het = round_communication(HewHet(1.0, 0.4).demands.traffic, S, d)
-    assert het.scalars == 2 * d + d * S + 1
-    assert het.paper_scalars == 2 * d + 2 * d * S + 1
-    assert het.up_per_client == d
-    scaffold = round_communication(Scaffold(0.4).demands.traffic, S, d)
-    assert (scaffold.scalars, scaffold.paper_scalars) == (9 * d, 16 * d)
-    control = round_communication(Traffic(down=2, paper_up=2, down_scalars=1), S, d)
-    assert control.paper_scalars == 2 * d + 2 * d * S + S  # eq:comm-main with ν = 0
-    assert round_communication(Traffic(), 0, d) == RoundCommunication()
-
-
-def test_records_survive_the_file_bit_for_bit() -> None:
-    record = RoundRecord(
-        3, 1, 0.1 + 0.2, None, {"accuracy": 1 / 3}, 5, 6, (0, 4), (2, 8), (0.1, 0.9)
-    )
-    assert from_lines([to_line(record)]) == [record]

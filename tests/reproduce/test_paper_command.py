@@ -1,4 +1,4 @@
-"""`hewfl paper`, small, on the real data."""
+"""`python -m reproduce paper`, small, on the real data."""
 
 import csv
 import json
@@ -15,11 +15,11 @@ from click.testing import Result
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from reproduce import parts
+from reproduce.__main__ import app
 from reproduce.specs import FIGURE_2, REGIMES, quick, quick_deep
 from typer.testing import CliRunner
 
-from hewfl import plotting as canvas
-from hewfl.cli import app
+from hewfl import plotting
 from hewfl.cli.progress import Bars
 from hewfl.experiments.spec import Spec, spec_from_table
 from hewfl.experiments.spec_lint import refuse_unused_fields
@@ -80,7 +80,7 @@ def less(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def sketched(monkeypatch: pytest.MonkeyPatch) -> None:
+def numbers_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files of figures hold the numbers drawn: to lay a figure out takes seconds.
 
     Figure 2 is drawn in full here, the others in `tests/reproduce`.
@@ -101,7 +101,7 @@ def sketched(monkeypatch: pytest.MonkeyPatch) -> None:
         for file in files:
             file.write_text(json.dumps(numbers))
 
-    monkeypatch.setattr(canvas, "save_as", save_as)
+    monkeypatch.setattr(plotting, "save_as", save_as)
 
 
 def words(place: Path, figure: str) -> list[str]:
@@ -161,7 +161,7 @@ def test_figure_2_stopped_by_ctrl_c_goes_on_when_called_again(
 
 
 @pytest.mark.sweep
-@pytest.mark.usefixtures("sketched")
+@pytest.mark.usefixtures("numbers_only")
 def test_all_is_figure_1_and_2_and_the_fourth_regime(place: Path) -> None:
     result = paper(place, "all")
     shown = ("figure1", "figure1_paper_count", "figure2")
@@ -211,7 +211,7 @@ def test_the_extended_comparison(place: Path, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.torch
 @pytest.mark.sweep
-@pytest.mark.usefixtures("sketched")
+@pytest.mark.usefixtures("numbers_only")
 @pytest.mark.parametrize(
     ("figure", "drawn", "claim"),
     [

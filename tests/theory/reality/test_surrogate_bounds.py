@@ -6,12 +6,12 @@ from tests.theory.reality.enumeration import (
     ROUNDING,
     Cloud,
     Work,
-    fixed,
+    fixed_rule,
     play,
     slack,
     start,
 )
-from tests.theory.reality.scenario import LINKS, Scenario, drawn
+from tests.theory.reality.scenario import LINKS, Scenario, random_scenario
 
 from hewfl.control.certificate import VARIANTS, Variant
 from hewfl.core.validation import Array
@@ -30,18 +30,18 @@ variants = pytest.mark.parametrize("variant", VARIANTS)
 
 def scene(kind: str, seed: int, error: float) -> tuple[Scenario, Cloud]:
     rng = np.random.default_rng(seed)
-    scenario = drawn(rng, kind, noise=0.5)
+    scenario = random_scenario(rng, kind, noise=0.5)
     return scenario, start(scenario, rng, error)
 
 
-def played(
+def play_surrogate(
     scenario: Scenario, cloud: Cloud, weights: Array, amplitudes: Array
 ) -> tuple[Array, Array, float]:
     """g_t, q_t and the radius under a schedule, rounds first."""
     clouds = [cloud]
     for w, theta in zip(weights, amplitudes, strict=True):
         work = Work(theta, HORIZONS, BATCHES)
-        clouds.append(play(scenario, work, clouds[-1], fixed(w)).after)
+        clouds.append(play(scenario, work, clouds[-1], fixed_rule(w)).after)
     g = np.array([cloud.gap(scenario) for cloud in clouds])
     q = np.array([cloud.tracking(scenario).max() for cloud in clouds])
     return g, q, max(cloud.radius for cloud in clouds)
@@ -60,7 +60,7 @@ def test_the_optimal_schedule_is_bounded_by_its_own_system(
     system = Work(np.ones(2), HORIZONS, BATCHES).system(scenario, R)
     run = surrogate_system(system, (1e-4, end), first, ROUNDS, variant=variant)
     assert all_hold(run.hypotheses)
-    g, q, reached = played(scenario, cloud, run.weights, run.amplitudes)
+    g, q, reached = play_surrogate(scenario, cloud, run.weights, run.amplitudes)
     assert reached <= R
     assert slack(run.gap, g).min() >= -ROUNDING
     assert slack(run.tracking, q).min() >= -ROUNDING
@@ -79,7 +79,7 @@ def test_any_schedule_is_bounded_by_its_system(
     scenario, cloud = scene(kind, 14, 0.1)
     w = rng.dirichlet([1, 1], ROUNDS)
     theta = largest * rng.uniform(0.1, 1, (ROUNDS, 2))
-    g, q, R = played(scenario, cloud, w, theta)
+    g, q, R = play_surrogate(scenario, cloud, w, theta)
     system = Work(np.ones(2), HORIZONS, BATCHES).system(scenario, R)
     path = surrogate_under(system, (w, theta), (g[0], q[0]), variant=variant)
     assert all_hold(path.hypotheses)
@@ -100,7 +100,7 @@ def test_comparators_bound_what_they_play(kind: str, variant: Variant) -> None:
     scenario, cloud = scene(kind, 15, 0.01)
     w, theta = np.array([0.3, 0.7]), np.array([0.01, 0.03])
     steady = np.broadcast_to(w, (ROUNDS, 2)), np.broadcast_to(theta, (ROUNDS, 2))
-    g, q, R = played(scenario, cloud, *steady)
+    g, q, R = play_surrogate(scenario, cloud, *steady)
     system = Work(np.ones(2), HORIZONS, BATCHES).system(scenario, R)
     k = comparator_coefficients(system, w, theta, variant=variant)
     path = k.trajectory((g[0], q[0]), ROUNDS)

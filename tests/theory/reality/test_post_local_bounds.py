@@ -13,16 +13,16 @@ from tests.theory.reality.enumeration import (
     ROUNDING,
     Cloud,
     Work,
-    corrected,
-    fixed,
+    fixed_rule,
+    heterogeneous_rule,
+    homogeneous_rule,
     mean_slope,
-    plain,
     play,
     rounds,
     slack,
     start,
 )
-from tests.theory.reality.scenario import LINKS, Scenario, drawn
+from tests.theory.reality.scenario import LINKS, Scenario, random_scenario
 
 from hewfl.control.certificate import Variant
 from hewfl.core.validation import Array
@@ -44,11 +44,13 @@ amplitudes = pytest.mark.parametrize("theta", [0.055, 0.2, 0.45])
 ROUNDS = 3
 
 
-def work_of(theta: float, H: tuple[int, int], *, corrected: bool = True) -> Work:
-    return Work(np.full(2, theta), H, (1, 1), corrected)
+def work_of(
+    theta: float, H: tuple[int, int], *, heterogeneous_rule: bool = True
+) -> Work:
+    return Work(np.full(2, theta), H, (1, 1), heterogeneous_rule)
 
 
-# ------------------------------------------------------------------ path by path
+# path by path
 
 
 @kinds
@@ -60,11 +62,11 @@ def test_no_path_breaks_the_certificates(
     """th:realized-het-one-step, th:realized-hom-one-step: any ϑ, any Λ > L (E-02)."""
     rng = np.random.default_rng(3)
     for uses_variates in (True, False):
-        scenario = drawn(rng, kind)
+        scenario = random_scenario(rng, kind)
         L, cloud = scenario.smoothness, start(scenario, rng, 0.3)
         Lambda = ratio * L
-        work = work_of(theta, H, corrected=uses_variates)
-        rule = corrected(Lambda) if uses_variates else plain(Lambda)
+        work = work_of(theta, H, heterogeneous_rule=uses_variates)
+        rule = heterogeneous_rule(Lambda) if uses_variates else homogeneous_rule(Lambda)
         round_ = play(scenario, work, cloud, rule)
         d, moved = round_.moves[0], round_.displacements
         c = cloud.variates.mean(1)
@@ -87,21 +89,21 @@ def test_no_path_breaks_the_certificates(
             assert gain.max() > 0
 
 
-# ------------------------------------------------------------------ Algorithm 2
+# Algorithm 2
 
 
 @cache
 def corrected_run(kind: str, theta: float) -> tuple[Scenario, Work, float, list[Cloud]]:
     """Three rounds of unequal horizons; c_i of the start misses."""
     rng = np.random.default_rng(5)
-    scenario = drawn(rng, kind, noise=0.5)
+    scenario = random_scenario(rng, kind, noise=0.5)
     work, cloud = work_of(theta, (1, 2)), start(scenario, rng, 0.05)
     Lambda = scenario.smoothness * min(2.0, 0.5 / theta)
     return (
         scenario,
         work,
         Lambda,
-        rounds(scenario, work, cloud, corrected(Lambda), ROUNDS),
+        rounds(scenario, work, cloud, heterogeneous_rule(Lambda), ROUNDS),
     )
 
 
@@ -148,18 +150,23 @@ def test_any_comparator_will_do(kind: str, variant: Variant, uniform: bool) -> N
     assert slack(rate.value, g).min() >= -ROUNDING
 
 
-# ------------------------------------------------------------------ Algorithm 3
+# Algorithm 3
 
 
 @cache
 def plain_run(kind: str, theta: float) -> tuple[Scenario, Work, float, list[Cloud]]:
     """Three rounds on one objective, with unequal horizons and noise."""
     rng = np.random.default_rng(6)
-    scenario = drawn(rng, kind, homogeneous=True, noise=0.5)
-    work = work_of(theta, (1, 2), corrected=False)
+    scenario = random_scenario(rng, kind, homogeneous=True, noise=0.5)
+    work = work_of(theta, (1, 2), heterogeneous_rule=False)
     Lambda = scenario.smoothness * min(2.0, 0.5 / theta)
     cloud = start(scenario, rng, 0.0)
-    return scenario, work, Lambda, rounds(scenario, work, cloud, plain(Lambda), ROUNDS)
+    return (
+        scenario,
+        work,
+        Lambda,
+        rounds(scenario, work, cloud, homogeneous_rule(Lambda), ROUNDS),
+    )
 
 
 def pl_constant(scenario: Scenario, clouds: list[Cloud]) -> float:
@@ -202,11 +209,11 @@ def test_the_mean_local_gradient_is_as_close_as_promised(
     rng = np.random.default_rng(7)
     rooms = []
     for _ in range(30):
-        scenario = drawn(rng, kind, homogeneous=True)
+        scenario = random_scenario(rng, kind, homogeneous=True)
         H, b = rng.integers(1, 4, 2).tolist(), rng.integers(1, 3, 2).tolist()
-        work = Work(np.full(2, theta), H, b, corrected=False)
+        work = Work(np.full(2, theta), H, b, heterogeneous_rule=False)
         cloud = start(scenario, rng, 0.0)
-        round_ = play(scenario, work, cloud, fixed(np.full(2, 0.5)))
+        round_ = play(scenario, work, cloud, fixed_rule(np.full(2, 0.5)))
         slope = scenario.gradients(cloud.anchors[0])[0]
         error = mean_slope(scenario, work, round_.displacements)[0] - slope
         truth = round_.chances[0] @ (error**2).sum(-1)
