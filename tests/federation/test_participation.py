@@ -55,9 +55,9 @@ def test_a_history_counts_and_dates_each_client() -> None:
 
 
 def test_rotation_asks_those_away_longest() -> None:
-    found = sets(RotatingParticipation(2), 10)
+    result = sets(RotatingParticipation(2), 10)
     for t in range(0, 10, 5):  # five rounds of two are two turns of five clients
-        assert sorted(np.concatenate(found[t : t + 5])) == sorted(
+        assert sorted(np.concatenate(result[t : t + 5])) == sorted(
             [*range(5), *range(5)]
         )
     assert sets(RotatingParticipation(5), 2) == [[0, 1, 2, 3, 4]] * 2

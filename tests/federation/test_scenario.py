@@ -83,17 +83,17 @@ def displacements(
     problem: Any, federation: Federation, rounds: int = 4, seed: int = 0
 ) -> list[Array]:
     """What the server hears round by round from a rule that never moves."""
-    seen: list[Array] = []
+    observed: list[Array] = []
 
     def observe(step: Step) -> dict[str, float]:
-        seen.append(step.round.displacements.matrix())
+        observed.append(step.round.displacements.matrix())
         return {}
 
     simulate(
         problem, federation, [Still()], rounds=rounds, seed=seed, observers=[observe],
         evaluate_every=None,
     )  # fmt: skip
-    return seen
+    return observed
 
 
 @dataclass(frozen=True)
@@ -124,12 +124,12 @@ class Still:
 def test_only_bad_clients_send_something_else(problem: Softmax, name: str) -> None:
     fed = federation(FAULTS[name])
     faults_of = fed.scenario.assign(0, fed.batches(N))
-    good, heard = displacements(problem, federation()), displacements(problem, fed)
+    good, received = displacements(problem, federation()), displacements(problem, fed)
     if name == "hidden":  # draws have another width: honest clients differ as well
         assert not faults_of.faulty
-        assert not np.allclose(good[0], heard[0])
+        assert not np.allclose(good[0], received[0])
         return
-    differs = [i for i in range(N) if not np.array_equal(good[2][i], heard[2][i])]
+    differs = [i for i in range(N) if not np.array_equal(good[2][i], received[2][i])]
     assert differs == sorted(faults_of.faulty)
     assert len(differs) == round(N * FAULTS[name].share)
 
@@ -138,27 +138,29 @@ def test_updates_are_what_the_laws_say(problem: Softmax) -> None:
     def both(fault: Any) -> tuple[list[Array], list[Array], list[int]]:
         fed = federation(fault)
         bad = sorted(fed.scenario.assign(0, fed.batches(N)).faulty)
-        heard = [rows[bad] for rows in displacements(problem, fed)]
-        return [rows[bad] for rows in honest], heard, bad
+        received = [rows[bad] for rows in displacements(problem, fed)]
+        return [rows[bad] for rows in honest], received, bad
 
     honest = displacements(problem, federation())
-    good, heard, _ = both(ScaledUpdates(ONE, -2.0))
-    np.testing.assert_allclose(heard[1], -2 * good[1])
-    good, heard, _ = both(RandomUpdates(ONE, 3.0))
+    good, received, _ = both(ScaledUpdates(ONE, -2.0))
+    np.testing.assert_allclose(received[1], -2 * good[1])
+    good, received, _ = both(RandomUpdates(ONE, 3.0))
     size = np.linalg.norm
-    np.testing.assert_allclose(size(heard[1]), 3 * size(good[1]))
-    assert abs(np.vdot(heard[0], heard[1])) < 0.95 * size(heard[0]) * size(heard[1])
-    good, heard, _ = both(ConstantUpdates(2 * ONE, 2.0))
-    every = np.concatenate(heard)
+    np.testing.assert_allclose(size(received[1]), 3 * size(good[1]))
+    assert abs(np.vdot(received[0], received[1])) < 0.95 * size(received[0]) * size(
+        received[1]
+    )
+    good, received, _ = both(ConstantUpdates(2 * ONE, 2.0))
+    every = np.concatenate(received)
     every /= size(every, axis=1)[:, None]
     np.testing.assert_allclose(every - every[0], 0, atol=1e-12)
-    good, heard, _ = both(GrowingNoise(ONE, 0.5))
+    good, received, _ = both(GrowingNoise(ONE, 0.5))
     for t in range(4):
-        noise = size(heard[t] - good[t])
+        noise = size(received[t] - good[t])
         np.testing.assert_allclose(noise, 0.5 * t * size(good[t]), atol=1e-12)
-    good, heard, _ = both(StaleUpdates(ONE, every=3))
+    good, received, _ = both(StaleUpdates(ONE, every=3))
     for t, last in enumerate((0, 0, 0, 3)):
-        np.testing.assert_array_equal(heard[t], good[last])
+        np.testing.assert_array_equal(received[t], good[last])
 
 
 @pytest.mark.torch
@@ -172,24 +174,24 @@ def test_mean_gradients_are_as_wrong_as_displacements() -> None:
     training = Training(optimiser="adamw")
     problem = torch_from_arrays(torch.nn.Linear(P, C), X, y, rows, training=training)
 
-    def heard(*faults: Any) -> tuple[list[Array], list[int]]:
-        seen: list[Array] = []
+    def received(*faults: Any) -> tuple[list[Array], list[int]]:
+        observed: list[Array] = []
 
         def observe(step: Step) -> dict[str, float]:
             assert step.round.gradients is not None
-            seen.append(step.round.gradients.matrix())
+            observed.append(step.round.gradients.matrix())
             return {}
 
         fed = federation(*faults)
         entries = [HewHet(1e12, 1.0)]
         given: dict[str, Any] = {"observers": [observe], "evaluate_every": None}
         simulate(problem, fed, entries, rounds=4, seed=0, **given)
-        return seen, sorted(fed.scenario.assign(0, fed.batches(N)).faulty)
+        return observed, sorted(fed.scenario.assign(0, fed.batches(N)).faulty)
 
-    honest, _ = heard()
-    flipped, bad = heard(ScaledUpdates(ONE, -2.0))
+    honest, _ = received()
+    flipped, bad = received(ScaledUpdates(ONE, -2.0))
     np.testing.assert_allclose(flipped[2][bad], -2 * honest[2][bad], rtol=1e-4)
-    again, bad = heard(StaleUpdates(ONE, every=3))
+    again, bad = received(StaleUpdates(ONE, every=3))
     for t, last in enumerate((0, 0, 0, 3)):
         np.testing.assert_allclose(again[t][bad], honest[last][bad], rtol=1e-4)
         rest = np.delete(np.arange(N), bad)
@@ -266,16 +268,16 @@ def test_a_rule_never_sees_who_is_bad(problem: Softmax) -> None:
         else:
             yield value.tobytes() if isinstance(value, np.ndarray) else value
 
-    seen: dict[str, list[Any]] = {}
+    observed: dict[str, list[Any]] = {}
     scenarios = {"good": (), "bad": (ScaledUpdates(ONE), HiddenBatches((1,)))}
     for name, faults in scenarios.items():
         kept: list[Any] = []
         fed = federation(*faults)
         trace = simulate(problem, fed, [Recorder(kept)], rounds=2, seed=0)
-        seen[name] = list(words(kept))
+        observed[name] = list(words(kept))
     assert trace.faulty == tuple(fed.scenario.assign(0, fed.batches(N)).faulty)
-    assert seen["good"] == seen["bad"]
-    assert len(seen["good"]) > 20
+    assert observed["good"] == observed["bad"]
+    assert len(observed["good"]) > 20
 
 
 def test_the_trace_says_who_is_bad(problem: Softmax, tmp_path: Path) -> None:
@@ -312,8 +314,8 @@ def test_the_objective_is_of_those_who_are_judged(problem: Softmax, whose: str) 
     faults_of = scenario.assign(0, fed.batches(N))
     losses = faults_of.relabel(problem).client_losses(trace.anchors)[0]
     chosen = losses[faults_of.honest] if whose == "honest" else losses
-    (found,) = trace.final().values()
-    np.testing.assert_allclose(found, chosen.mean())
+    (result,) = trace.final().values()
+    np.testing.assert_allclose(result, chosen.mean())
     assert len(faults_of.honest) == N - 2
 
 
@@ -414,8 +416,8 @@ def test_scenarios_meet_torch_modules_too() -> None:
         i for i, f in faults_of.faulty.items() if isinstance(f, FlippedLabels)
     ]
     losses = wrong.client_losses(trace.anchors)[0]
-    (found,) = trace.final().values()
-    np.testing.assert_allclose(found, losses[faults_of.honest].mean(), rtol=1e-6)
+    (result,) = trace.final().values()
+    np.testing.assert_allclose(result, losses[faults_of.honest].mean(), rtol=1e-6)
     reals = TorchModule(
         torch.nn.Linear(P, 1), X, X[:, :1], np.arange(N) * M, sizes,
         loss=lambda a, b: ((a - b) ** 2).sum(1),

@@ -54,21 +54,21 @@ def test_the_vertex_of_a_parabola_is_found(vertex: float) -> None:
     ],
 )
 def test_the_fit_is_safeguarded(values: list[float], expected: float) -> None:
-    found = best_length(POINTS, np.array(values))[0]
-    assert found == pytest.approx(expected, abs=0.3 if expected == 1.5 else 1e-12)
-    assert 0 <= found <= 2
+    result = best_length(POINTS, np.array(values))[0]
+    assert result == pytest.approx(expected, abs=0.3 if expected == 1.5 else 1e-12)
+    assert 0 <= result <= 2
 
 
 def test_clients_without_weight_do_not_vote() -> None:
     """The third client wants to go nowhere, the fourth has no finite loss."""
     server_step = ServerStep(line_search_samples=5)
     good = 2 * (POINTS - 1.2) ** 2
-    bad, lost = 1e6 * POINTS, np.full(4, np.nan)
-    losses = np.stack([good, good + 1, bad, lost])
-    found = fit_line_search(server_step, np.array([0.5, 0.25, 0.0, 0.25]), losses)
-    assert found.length == pytest.approx(1.2)
-    assert found.decrease == pytest.approx(2 * 1.2**2)
-    assert found.low == pytest.approx(found.high)  # both agree
+    faulty, lost = 1e6 * POINTS, np.full(4, np.nan)
+    losses = np.stack([good, good + 1, faulty, lost])
+    result = fit_line_search(server_step, np.array([0.5, 0.25, 0.0, 0.25]), losses)
+    assert result.length == pytest.approx(1.2)
+    assert result.decrease == pytest.approx(2 * 1.2**2)
+    assert result.low == pytest.approx(result.high)  # both agree
     swayed = fit_line_search(server_step, np.array([0.5, 0.25, 0.01, 0.24]), losses)
     assert swayed.length < 0.1
     nobody = fit_line_search(server_step, np.array([0.0, 0.0, 0.0, 1.0]), losses)
@@ -80,11 +80,13 @@ def test_the_interval_is_students_for_equal_weights() -> None:
     """Decreases 1, 2, 3 and 6 at a = 2: mean 3, deviation √(14/3), t(3) = 3.182."""
     losses = np.zeros((4, 4))
     losses[:, 1:] = -np.outer([1.0, 2.0, 3.0, 6.0], [0.2, 0.5, 1.0])
-    found = fit_line_search(ServerStep(line_search_samples=1), np.full(4, 0.25), losses)
-    assert found.length == 2.0
-    assert found.decrease == pytest.approx(3.0)
+    result = fit_line_search(
+        ServerStep(line_search_samples=1), np.full(4, 0.25), losses
+    )
+    assert result.length == 2.0
+    assert result.decrease == pytest.approx(3.0)
     half = 3.182446305 * np.sqrt(14 / 3) / 2
-    assert (found.low, found.high) == pytest.approx((3 - half, 3 + half))
+    assert (result.low, result.high) == pytest.approx((3 - half, 3 + half))
     alone = fit_line_search(
         ServerStep(line_search_samples=1), np.array([1.0, 0.0, 0.0, 0.0]), losses
     )
@@ -207,9 +209,11 @@ def test_a_bad_client_does_not_sway_the_run() -> None:
     """Its losses are a thousand times those of others, and point elsewhere."""
     far = EXACT.centers.copy()
     far[0] += 100.0
-    bad = Quadratic(EXACT.hessians, far, EXACT.noise, EXACT.data_sizes)
+    faulty = Quadratic(EXACT.hessians, far, EXACT.noise, EXACT.data_sizes)
     entry = Entry(AllButOne(), ServerStep(line_search_samples=3))
-    clean, swayed = (simulate(p, FULL, [entry], rounds=4, seed=0) for p in (EXACT, bad))
+    clean, swayed = (
+        simulate(p, FULL, [entry], rounds=4, seed=0) for p in (EXACT, faulty)
+    )
     assert np.array_equal(clean.anchors, swayed.anchors)
     steps = [trace.curve(0, "measured_step")[1:] for trace in (clean, swayed)]
     assert np.array_equal(steps[0], steps[1])

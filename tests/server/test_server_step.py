@@ -89,12 +89,12 @@ def test_server_steps_are_the_same_on_tensors() -> None:
     for adapt in ("adam", "yogi", "adagrad"):
         server_step = ServerStep(GAMMA, BETA, adapt=adapt, tau=TAU)
         moves, memory = played(server_step)
-        kept = torch.tensor(server_step.memory)[:, None].repeat(1, 3).double()
+        stored = torch.tensor(server_step.memory)[:, None].repeat(1, 3).double()
         for s, move in zip(S, moves, strict=True):
-            found, kept = server_step.apply(torch.tensor(s), kept)
-            assert found.dtype == torch.float64
-            assert found.numpy() == pytest.approx(move, rel=1e-14)
-        assert kept.numpy() == pytest.approx(memory, rel=1e-14)
+            result, stored = server_step.apply(torch.tensor(s), stored)
+            assert result.dtype == torch.float64
+            assert result.numpy() == pytest.approx(move, rel=1e-14)
+        assert stored.numpy() == pytest.approx(memory, rel=1e-14)
 
 
 @pytest.mark.parametrize(
@@ -137,8 +137,8 @@ def average_of(server_step: ServerStep, iterates: Any) -> Any:
 def test_a_tail_average_is_the_mean_of_the_last_iterates() -> None:
     X = np.random.default_rng(0).standard_normal((9, 4))
     for first in (1, 4, 9):
-        found = average_of(ServerStep(average="tail", average_from=first), X)
-        assert found == pytest.approx(X[first - 1 :].mean(axis=0), rel=1e-13)
+        result = average_of(ServerStep(average="tail", average_from=first), X)
+        assert result == pytest.approx(X[first - 1 :].mean(axis=0), rel=1e-13)
     assert np.array_equal(
         average_of(ServerStep(average="tail", average_from=12), X), X[-1]
     )

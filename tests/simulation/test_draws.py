@@ -34,8 +34,8 @@ def test_samples_are_the_client_s_own_and_uniform() -> None:
     cohort = Federation(FixedSteps(1), 4000).cohort(0, 0, SIZES)
     samples = draw(0, 0, cohort, OFFSETS).samples[0]
     for i, size in enumerate(SIZES):
-        own = samples[i] - OFFSETS[i]
-        assert own.min() >= 0
-        assert own.max() < size
-        counts = np.bincount(own, minlength=size) / 4000
+        client_part = samples[i] - OFFSETS[i]
+        assert client_part.min() >= 0
+        assert client_part.max() < size
+        counts = np.bincount(client_part, minlength=size) / 4000
         assert np.abs(counts - 1 / size).max() < 5 * np.sqrt(1 / size / 4000)

@@ -137,10 +137,10 @@ def test_branches_equal_their_plain_twin(
     for t in range(3):
         cohort = federation.cohort(5, t, problem.data_sizes)
         draws = draw(5, t, cohort, problem.offsets)
-        told = plans(rng, 4, problem.d)
-        anchors = rng.standard_normal((len(told), problem.d))
-        fast = run_branches(problem, anchors, cohort, told, draws)
-        for k, plan in enumerate(told):
+        expected = plans(rng, 4, problem.d)
+        anchors = rng.standard_normal((len(expected), problem.d))
+        fast = run_branches(problem, anchors, cohort, expected, draws)
+        for k, plan in enumerate(expected):
             plain = run_branches_plain(problem, anchors[k], cohort, plan, draws)
             assert np.abs(fast[k] - plain).max() <= 1e-13 * np.abs(anchors).max()
             assert np.abs(plain).max() > 1e-4
@@ -254,7 +254,7 @@ def test_the_control_certificate_holds_in_the_mean(
         variant=variant,
         source="oracle",
     )
-    bound, came = [], []
+    bound, outcome = [], []
     for seed in range(30):
         trace = simulate(
             problem,
@@ -266,8 +266,8 @@ def test_the_control_certificate_holds_in_the_mean(
         )
         seen = trace.of(0)[1].observed
         bound.append(seen["certified_gap"])
-        came.append(seen["next_gap"])
-    assert np.mean(came) <= np.mean(bound)
+        outcome.append(seen["next_gap"])
+    assert np.mean(outcome) <= np.mean(bound)
 
 
 # ------------------------------------------------------------------ faults

@@ -62,7 +62,7 @@ class Mine:
 
 
 @pytest.mark.parametrize(
-    ("mistake", "told"),
+    ("mistake", "expected"),
     [
         ("init", "before the first round, init: .*: KeyError: 'no start'$"),
         ("negative", "round 3, plan: .*: step_sizes must not be negative.*; got -0.01"),
@@ -81,9 +81,9 @@ class Mine:
     ],
 )
 @pytest.mark.unchecked
-def test_one_error_names_entry_round_and_rule(mistake: str, told: str) -> None:
+def test_one_error_names_entry_round_and_rule(mistake: str, expected: str) -> None:
     entries: Any = [Entry(Mine("")), Entry(Mine(mistake), label="broken one")]
-    with pytest.raises(RuleError, match=told) as caught:
+    with pytest.raises(RuleError, match=expected) as caught:
         simulate(least_squares(), FEDERATION, entries, rounds=4, seed=0)
     text = str(caught.value)
     assert text.startswith("entry 'broken one', ")
@@ -94,8 +94,8 @@ def test_one_error_names_entry_round_and_rule(mistake: str, told: str) -> None:
 def test_a_state_that_cannot_be_kept(tmp_path: Path) -> None:
     entries: Any = [Mine("state")]
     simulate(least_squares(), FEDERATION, entries, rounds=1, seed=0)
-    told = "entry 'Mine', round 1, its state: .* a state may not hold a dict"
-    with pytest.raises(RuleError, match=told):
+    expected = "entry 'Mine', round 1, its state: .* a state may not hold a dict"
+    with pytest.raises(RuleError, match=expected):
         simulate(
             *(least_squares(), FEDERATION, entries),
             rounds=1,

@@ -101,8 +101,10 @@ def test_a_rule_that_fails_is_quoted(where: str) -> None:
     assert (trace.anchors[0] == 0).all()
     assert (trace.anchors[1] != 0).all()
     defect: Any = Failing(KeyError("a defect"))
-    told = f"entry 'HEW .*', round 1, {where}: the rule .*Failing is wrong: .*a defect"
-    with pytest.raises(RuleError, match=told):
+    expected = (
+        f"entry 'HEW .*', round 1, {where}: the rule .*Failing is wrong: .*a defect"
+    )
+    with pytest.raises(RuleError, match=expected):
         simulate(problem, FEDERATION, [defect], rounds=1, seed=1)
 
 

@@ -141,7 +141,7 @@ class HewControl:
         return self._started(ControlState(variates, self._unknown(n)), samples)
 
     def _started(self, state: ControlState, samples: Int64[Ints, " n"]) -> ControlState:
-        """The first state with Q_i,0 = v_i²/b_i, infinite where no gradient came."""
+        """The first state with Q_i,0 = v_i²/b_i, infinite without a gradient."""
         n = len(samples)
         if self.tracking is not None:
             return self._with(state, np.full(n, float(self.tracking)))
@@ -183,8 +183,8 @@ class HewControl:
         at = situation_of(profiles, self._worst(known), self.bounds)
         mu = gain(theta, at, self.variant)
         kappa = variance_bound(theta, at, self.variant)
-        law = threshold_weights(mu, self.bounds.smoothness * kappa)  # Alg. 1, l. 2
-        theta, J = self.certified(round_, state, law.weights)
+        solution = threshold_weights(mu, self.bounds.smoothness * kappa)  # Alg. 1, l. 2
+        theta, J = self.certified(round_, state, solution.weights)
         following = ControlState(
             state.variates.after(round_),
             self._next(
@@ -192,8 +192,10 @@ class HewControl:
             ),
         )
         sentence = self._sentence(theta, J, known)
-        gap = float(law.gap)
-        return Decision(law.weights, law.status, gap, certificate=sentence), following
+        gap = float(solution.gap)
+        return Decision(
+            solution.weights, solution.status, gap, certificate=sentence
+        ), following
 
     def certified(
         self, round_: Round, state: ControlState, weights: Float64[Array, " s"]

@@ -64,13 +64,13 @@ class UpdateFault(Protocol):
     def share(self) -> float:
         """Share of the clients with this fault."""
 
-    def corrupt(self, displacements: Rows, t: int, own: Rng, common: Rng) -> Rows:
+    def corrupt(self, displacements: Rows, t: int, rng: Rng, common: Rng) -> Rows:
         """The vectors that a faulty client sends, one for each method.
 
         Args:
             displacements: of its honest branches.
             t: the round.
-            own: random numbers of this client in this round.
+            rng: random numbers of this client in this round.
             common: random numbers of all clients with this fault, in all rounds.
 
         Returns:
@@ -140,7 +140,7 @@ class ScaledUpdates(Validated):
     share: BelowOne
     factor: Annotated[float, _finite] = -1.0
 
-    def corrupt(self, displacements: Rows, t: int, own: Rng, common: Rng) -> Rows:
+    def corrupt(self, displacements: Rows, t: int, rng: Rng, common: Rng) -> Rows:
         """Each displacement times the factor."""
         return displacements * displacements.dtype.type(self.factor)
 
@@ -158,9 +158,9 @@ class RandomUpdates(Validated):
     share: BelowOne
     length: Positive = 1.0
 
-    def corrupt(self, displacements: Rows, t: int, own: Rng, common: Rng) -> Rows:
+    def corrupt(self, displacements: Rows, t: int, rng: Rng, common: Rng) -> Rows:
         """One direction for all entries, of each entry's own length."""
-        return _along(own, self.length, displacements)
+        return _along(rng, self.length, displacements)
 
 
 @final
@@ -176,7 +176,7 @@ class ConstantUpdates(Validated):
     share: BelowOne
     length: Positive = 1.0
 
-    def corrupt(self, displacements: Rows, t: int, own: Rng, common: Rng) -> Rows:
+    def corrupt(self, displacements: Rows, t: int, rng: Rng, common: Rng) -> Rows:
         """The common direction, of each entry's own length."""
         return _along(common, self.length, displacements)
 
@@ -196,9 +196,9 @@ class GrowingNoise(Validated):
     share: BelowOne
     growth: Positive = 0.05
 
-    def corrupt(self, displacements: Rows, t: int, own: Rng, common: Rng) -> Rows:
+    def corrupt(self, displacements: Rows, t: int, rng: Rng, common: Rng) -> Rows:
         """The displacement and its noise."""
-        return displacements + _along(own, self.growth * t, displacements)
+        return displacements + _along(rng, self.growth * t, displacements)
 
 
 @final
@@ -217,7 +217,7 @@ class StaleUpdates(Validated):
     share: BelowOne
     every: Annotated[int, partial(whole, least=2)] = 10
 
-    def corrupt(self, displacements: Rows, t: int, own: Rng, common: Rng) -> Rows:
+    def corrupt(self, displacements: Rows, t: int, rng: Rng, common: Rng) -> Rows:
         """The displacement itself, in a round in which the client works."""
         return displacements
 

@@ -257,8 +257,12 @@ class Method:
     def demands(self) -> Demands:
         """What the parts need, and what travels."""
         needs, start = self.aggregator.needs, self.local.variates
-        scalars = int("steps" in needs) + int("losses" in needs)
-        traffic = Traffic(up_scalars=scalars, common_scalars=int(self.local.is_shared))
+        # A total step is planned for known H_i: no step counts travel up. It travels down
+        # once, unless gradients at the anchor leave the scaling to the server.
+        is_shared = self.local.is_shared
+        scalars = int("steps" in needs and not is_shared) + int("losses" in needs)
+        sent = int(is_shared and not getattr(self.local, "at_anchor", False))
+        traffic = Traffic(up_scalars=scalars, common_scalars=sent)
         if start is not None:
             traffic = replace(traffic, down=2, paper_up=2)
         return Demands(

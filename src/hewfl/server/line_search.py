@@ -81,7 +81,7 @@ def scale_decision(decision: Decision, length: float) -> Decision:
 
 
 def add_line_search_traffic(
-    traffic: Traffic, server_step: ServerStep, *, everybody: bool
+    traffic: Traffic, server_step: ServerStep, *, full_participation: bool
 ) -> Traffic:
     """The traffic of a round, line search included.
 
@@ -92,7 +92,7 @@ def add_line_search_traffic(
         return traffic
     return replace(
         traffic,
-        down=traffic.down + (not everybody),
+        down=traffic.down + (not full_participation),
         up_scalars=traffic.up_scalars + len(trial_lengths(server_step)),
         common_scalars=traffic.common_scalars + 1,
         samples=traffic.samples + server_step.line_search_samples,

@@ -36,7 +36,7 @@ class RunLog:
         return self._path.stat().st_size if self._path.exists() else 0
 
     def restart(self, records: Sequence[RoundRecord]) -> None:
-        """Begin the trace anew with some records."""
+        """Replace the trace by some records."""
         write_text(self._path, "".join(to_line(record) for record in records))
 
     def append(self, records: Sequence[RoundRecord]) -> None:

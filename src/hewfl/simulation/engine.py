@@ -329,12 +329,12 @@ def _start_gradients(
     problem, n = setting.problem, setting.problem.n
     ones = np.ones(n, dtype=np.int64)
     nominal = Cohort(np.arange(n), ones, batches, problem.data_sizes, n)
-    everybody = setting.faults.true_cohort(nominal)
-    batch = draw(setting.seed, _START, everybody, problem.offsets)
+    cohort = setting.faults.true_cohort(nominal)
+    batch = draw(setting.seed, _START, cohort, problem.offsets)
     points = np.tile(x.astype(setting.dtype), (1, n, 1))
     with np.errstate(all="ignore"):
         gradients = problem.minibatch_gradients(points, batch.samples[0], batch.counts)
     # faults are defined on displacements, which have the opposite sign
     displacements = -np.array(gradients, dtype=np.float64)
-    sent, _ = setting.faults.corrupt(displacements, everybody)
+    sent, _ = setting.faults.corrupt(displacements, cohort)
     return np.asarray(-sent[0])

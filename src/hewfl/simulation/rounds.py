@@ -125,13 +125,19 @@ class Setting:
     @cached_property
     def traffic(self) -> tuple[Traffic, ...]:
         """What the clients of each entry send in a round."""
-        everybody = isinstance(self.federation.participation, FullParticipation)
+        full_participation = isinstance(
+            self.federation.participation, FullParticipation
+        )
         rows = []
         for k, entry in enumerate(self.entries):
             sent = self.demands[k].traffic
             sent = add_mean_gradients(sent) if self.sends_gradients(k) else sent
             step = entry.server_step
-            rows.append(add_line_search_traffic(sent, step, everybody=everybody))
+            rows.append(
+                add_line_search_traffic(
+                    sent, step, full_participation=full_participation
+                )
+            )
         return tuple(rows)
 
     def sends_gradients(self, k: int) -> bool:

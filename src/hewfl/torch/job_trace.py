@@ -42,7 +42,9 @@ class JobTrace:
         self._log = RunLog(folder / "seed-0")
         traffic = algorithm.demands.traffic
         traffic = add_mean_gradients(traffic) if sends_gradients else traffic
-        self._traffic = add_line_search_traffic(traffic, server_step, everybody=False)
+        self._traffic = add_line_search_traffic(
+            traffic, server_step, full_participation=False
+        )
         self._d = d
         self._last = RoundRecord(round=0, entry=0)
         self._is_written = False
