@@ -7,13 +7,14 @@ from typing import Any
 from hewfl.experiments.method_spec import MethodSpec
 from hewfl.experiments.plots import (
     QUANTITIES,
+    Style,
     draw_curves,
     draw_difference,
     draw_mass,
     leaders,
+    styles_of,
 )
 from hewfl.experiments.results import Axis, Results
-from hewfl.experiments.styles import Style, styles_of
 from hewfl.plotting import legend, plain_text, save
 from reproduce.claims import ACCURACY, HEW, HEW_FIXED, LOSS, Panels
 from reproduce.specs import (

@@ -137,7 +137,7 @@ def edges_of(folders: Mapping[tuple[str, str], Folder]) -> str:
 
 def into_page(table: str) -> None:
     """Put the table between the marks of the page that has them."""
-    pages = OUT.parents[1].glob("*.md")
+    pages = OUT.parent.glob("*.md")
     page = next(p for p in pages if BEGIN in p.read_text(encoding="utf-8"))
     before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
     _, _, after = rest.partition(END)

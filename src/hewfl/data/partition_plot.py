@@ -1,4 +1,4 @@
-"""A partition as a picture: one bar per client, cut by class."""
+"""A plot of a partition: one bar per client, divided by class."""
 
 from pathlib import Path
 from typing import Any
@@ -17,16 +17,16 @@ from hewfl.plotting import (
 )
 
 LISTED = 30
-"""Classes that the legend names; of more a few, evenly spaced."""
+"""Most classes in the legend; of more, evenly spaced ones are named."""
 
 
 def draw_partition(
     counts: Int64[Ints, "n c"], classes: tuple[str, ...], title: str, path: Path
 ) -> None:
-    """Save a picture of who holds how much of what, as PNG, PDF or SVG.
+    """Save a plot of the classes that each client holds, as PNG, PDF or SVG.
 
     Raises:
-        InvalidInputError: the path has another ending.
+        InvalidInputError: the path has another suffix.
         MissingExtraError: matplotlib is not installed.
     """
     check_figure_path("output", path)

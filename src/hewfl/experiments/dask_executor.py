@@ -175,22 +175,24 @@ class Cluster:
             "payload": pickle.dumps(payload),
             "data": [self._upload(file) for file in inputs],
         }
-        key = f"hewfl-{uuid.uuid4().hex}"
-        return self.client.submit(eval, RUN_TASK, names, key=key)
+        return self._send(eval, RUN_TASK, names)
 
     def _upload(self, file: InputFile) -> Any:
         """The content of a file as a future, sent once to each worker that needs it.
 
-        It is a task of its own and not scattered, so that Dask can restore it when a
-        worker is lost.
+        It is a task, and not scattered data, so that Dask restores it when a worker is
+        lost.
         """
         if file.path not in self._uploads:
-            with warnings.catch_warnings():  # about the size of the graph
-                warnings.simplefilter("ignore")
-                content = _client_path(file).read_bytes()
-                key = f"hewfl-file-{uuid.uuid4().hex}"
-                self._uploads[file.path] = self.client.submit(bytes, content, key=key)
+            content = _client_path(file).read_bytes()
+            self._uploads[file.path] = self._send(bytes, content)
         return self._uploads[file.path]
+
+    def _send(self, call: Any, *arguments: Any) -> Any:
+        with warnings.catch_warnings():  # about large arguments
+            warnings.simplefilter("ignore")
+            key = f"hewfl-{uuid.uuid4().hex}"
+            return self.client.submit(call, *arguments, key=key)
 
     def _progress(self, done: int, count: int) -> str:
         workers = len(self.client.nthreads())

@@ -1,7 +1,7 @@
 /* Losses of softmax regression from scores, for one kind of processor; T is double.
  *
  * Included after _branch.h, whose exponential it takes. CHUNK samples of one
- * lane at a time, so that their scores are read from the nearest cache. Scores of float
+ * model at a time, so that their scores are read from the nearest cache. Scores of float
  * are widened as they are read.
  */
 
@@ -28,8 +28,8 @@ static inline __attribute__((always_inline)) TARGET double NAME(logarithm)(doubl
                     z * (1 / 13.0 + z * (1 / 15.0 + z * (1 / 17.0 + z * (1 / 19.0 +
                     z * (1 / 21.0 + z * (1 / 23.0))))))))));
     /* ln 2 in two parts, small terms first: k * ln 2 rounded at once costs an ulp of it */
-    double found = k * 0x1.62e42fefap-1 + (2 * s + (2 * s * z * series + k * 0x1.cf79abc9e3b39p-40));
-    return found + (x - x); /* NaN stays NaN */
+    double result = k * 0x1.62e42fefap-1 + (2 * s + (2 * s * z * series + k * 0x1.cf79abc9e3b39p-40));
+    return result + (x - x); /* NaN stays NaN */
 }
 
 /* entry i of the scores */
@@ -39,19 +39,19 @@ static inline __attribute__((always_inline)) TARGET double NAME(score_at)(
     return narrow ? (double)((const float *)S)[i] : ((const double *)S)[i];
 }
 
-/* out[lane][sample] = log sum_k exp S[lane][k][sample] - S[lane][label][sample], and
+/* out[model][sample] = log sum_k exp S[model][k][sample] - S[model][label][sample], and
  * hits, unless NULL: whether the label is the first of the largest scores
  */
 static inline __attribute__((always_inline)) TARGET void NAME(measure)(
-    const void *S, const int64_t *labels, double *out, uint8_t *hits, Py_ssize_t lanes,
+    const void *S, const int64_t *labels, double *out, uint8_t *hits, Py_ssize_t models,
     Py_ssize_t c, Py_ssize_t b, const int narrow)
 {
     double top[CHUNK], total[CHUNK];
-    for (Py_ssize_t lane = 0; lane < lanes; lane++)
+    for (Py_ssize_t model = 0; model < models; model++)
         for (Py_ssize_t from = 0; from < b; from += CHUNK) {
-            const Py_ssize_t first = lane * c * b + from;
+            const Py_ssize_t first = model * c * b + from;
             Py_ssize_t count = b - from < CHUNK ? b - from : CHUNK;
-            double *found = out + lane * b + from;
+            double *losses = out + model * b + from;
             for (Py_ssize_t j = 0; j < count; j++) {
                 top[j] = NAME(score_at)(S, first + j, narrow);
                 total[j] = 0;
@@ -67,10 +67,10 @@ static inline __attribute__((always_inline)) TARGET void NAME(measure)(
                     total[j] += NAME(exponential)(s - top[j]);
                 }
             for (Py_ssize_t j = 0; j < count; j++)
-                found[j] = NAME(logarithm)(total[j]);
+                losses[j] = NAME(logarithm)(total[j]);
             for (Py_ssize_t j = 0; j < count; j++) {
                 Py_ssize_t own = first + labels[from + j] * b + j;
-                found[j] += top[j] - NAME(score_at)(S, own, narrow);
+                losses[j] += top[j] - NAME(score_at)(S, own, narrow);
             }
             if (!hits)
                 continue;
@@ -85,16 +85,16 @@ static inline __attribute__((always_inline)) TARGET void NAME(measure)(
                     total[j] = place < total[j] ? place : total[j];
                 }
             for (Py_ssize_t j = 0; j < count; j++)
-                hits[lane * b + from + j] = total[j] == (double)labels[from + j];
+                hits[model * b + from + j] = total[j] == (double)labels[from + j];
         }
 }
 
 static TARGET void NAME(losses)(const void *S, const int64_t *labels, double *out,
-                                uint8_t *hits, Py_ssize_t lanes, Py_ssize_t c,
+                                uint8_t *hits, Py_ssize_t models, Py_ssize_t c,
                                 Py_ssize_t b, int narrow)
 {
     if (narrow)
-        NAME(measure)(S, labels, out, hits, lanes, c, b, 1);
+        NAME(measure)(S, labels, out, hits, models, c, b, 1);
     else
-        NAME(measure)(S, labels, out, hits, lanes, c, b, 0);
+        NAME(measure)(S, labels, out, hits, models, c, b, 0);
 }

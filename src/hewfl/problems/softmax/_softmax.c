@@ -1,10 +1,9 @@
 /* Softmax regression, compiled: whole branches, losses from scores, and products with
- * samples of which few entries differ from the least of their column.
+ * samples whose entries mostly equal the minimum of their column.
  *
- * A branch is one client, one lane, all its steps in cache. The Python twins are
- * hewfl.simulation.branches with Softmax.minibatch_gradients, cross_entropy.losses, and the
- * products of NumPy; tests tie them. Everything else about branches, who steps with what,
- * stays in Python.
+ * A branch is one client, one model, all its steps in cache. The Python twins are
+ * hewfl.simulation.branches with Softmax.minibatch_gradients, passes.losses, and the
+ * products of NumPy; tests compare them. All other parts of branches stay in Python.
  */
 
 #include "../../core/_buffers.h"
@@ -138,13 +137,13 @@ static int holds(const Py_buffer *buffer, Py_ssize_t count, Py_ssize_t size)
 /* what a call of branches() asks for */
 typedef struct {
     int size; /* bytes of a number */
-    Py_ssize_t m, p, classes, s, lanes, steps, width;
+    Py_ssize_t m, p, classes, s, models, steps, width;
     double l2;
     const char *features, *anchors;
     char *out;
     const int64_t *labels, *samples, *counts, *horizons, *hold;
     const double *eta, *pull;
-    Py_buffer *corrections; /* of each lane; its buf is NULL where there is none */
+    Py_buffer *corrections; /* of each model; its buf is NULL where there is none */
 } Call;
 
 /* whether every sample that will be read is one of the m, and its label a class */
@@ -184,7 +183,7 @@ static void *take(char **free_at, size_t bytes)
     return piece;
 }
 
-/* all steps of client i in lane k; rows, next and chosen have room for one step each */
+/* all steps of client i in model k; rows, next and chosen have room for one step each */
 static void branch(const Call *call, Branch *g, Step step, Py_ssize_t i, Py_ssize_t k,
                    const void **rows, const void **next, int64_t *chosen)
 {
@@ -194,10 +193,10 @@ static void branch(const Call *call, Branch *g, Step step, Py_ssize_t i, Py_ssiz
         const int64_t *at = call->samples + (l * s + i) * width;
         point(call, at, g->b, rows, chosen);
         /* Samples lie scattered in memory and would be waited for. While this step runs
-         * the first lane fetches those of the next; later lanes find them in cache. The
-         * last step of the last lane fetches the first of the next client. */
+         * the first model fetches those of the next; later models find them in cache. The
+         * last step of the last model fetches the first of the next client. */
         int more = k == 0 && l + 1 < horizons[i];
-        int other = k == call->lanes - 1 && l + 1 == horizons[i] && i + 1 < s &&
+        int other = k == call->models - 1 && l + 1 == horizons[i] && i + 1 < s &&
                     horizons[i + 1] > 0;
         if (more)
             point(call, at + s * width, g->b, next, NULL);
@@ -210,7 +209,7 @@ static void branch(const Call *call, Branch *g, Step step, Py_ssize_t i, Py_ssiz
     }
 }
 
-/* every client in every lane; 0 where there is no memory. The lock of Python is free. */
+/* every client in every model; 0 where there is no memory. The lock of Python is free. */
 static int run(const Call *call)
 {
     Py_ssize_t s = call->s, d = call->p * call->classes;
@@ -240,7 +239,7 @@ static int run(const Call *call)
     int64_t *chosen = take(&free_at, pointers);
     for (Py_ssize_t i = 0; i < s; i++) {
         g.b = (Py_ssize_t)call->counts[i];
-        for (Py_ssize_t k = 0; k < call->lanes; k++) {
+        for (Py_ssize_t k = 0; k < call->models; k++) {
             copy_rows(&g, call->anchors + (size_t)(k * d) * unit, g.p, g.X, g.stride, unit);
             memcpy(g.W, g.X, model);
             memset(g.D, 0, model);
@@ -264,16 +263,16 @@ enum { FEATURES, LABELS, SAMPLES, COUNTS, HORIZONS, ANCHORS, ETA, PULL, HOLD, OU
  * out of range would read or write memory that is not ours */
 static int understand(Call *call, Py_buffer *v)
 {
-    Py_ssize_t s = v[COUNTS].len / 8, lanes = v[PULL].len / 8, d = times(call->p, call->classes, 1);
+    Py_ssize_t s = v[COUNTS].len / 8, models = v[PULL].len / 8, d = times(call->p, call->classes, 1);
     int size = call->size;
-    call->s = s, call->lanes = lanes;
+    call->s = s, call->models = models;
     call->features = v[FEATURES].buf, call->labels = v[LABELS].buf;
     call->samples = v[SAMPLES].buf, call->counts = v[COUNTS].buf;
     call->horizons = v[HORIZONS].buf, call->anchors = v[ANCHORS].buf;
     call->eta = v[ETA].buf, call->pull = v[PULL].buf, call->hold = v[HOLD].buf;
     call->out = v[OUT].buf;
-    if ((size != 4 && size != 8) || s < 1 || lanes < 1) {
-        PyErr_SetString(PyExc_ValueError, "no clients, no lanes, or an unknown type");
+    if ((size != 4 && size != 8) || s < 1 || models < 1) {
+        PyErr_SetString(PyExc_ValueError, "no clients, no models, or an unknown type");
         return 0;
     }
     for (Py_ssize_t i = 0; i < s && i < v[HORIZONS].len / 8; i++)
@@ -283,8 +282,8 @@ static int understand(Call *call, Py_buffer *v)
         call->width = v[SAMPLES].len / 8 / s / call->steps;
     if (!(holds(&v[FEATURES], times(call->m, call->p, 1), size) && holds(&v[LABELS], call->m, 8) &&
           holds(&v[SAMPLES], times(call->steps, s, call->width), 8) && holds(&v[HORIZONS], s, 8) &&
-          holds(&v[ANCHORS], times(lanes, d, 1), size) && holds(&v[ETA], lanes * s, 8) &&
-          holds(&v[HOLD], lanes, 8) && holds(&v[OUT], times(lanes, s, d), size)))
+          holds(&v[ANCHORS], times(models, d, 1), size) && holds(&v[ETA], models * s, 8) &&
+          holds(&v[HOLD], models, 8) && holds(&v[OUT], times(models, s, d), size)))
         return 0;
     if (valid(call))
         return 1;
@@ -295,10 +294,10 @@ static int understand(Call *call, Py_buffer *v)
 /* buffers of the corrections, which `release` gives back whatever this returns */
 static int hold_corrections(Call *call, PyObject *list)
 {
-    call->corrections = calloc((size_t)call->lanes, sizeof(Py_buffer));
+    call->corrections = calloc((size_t)call->models, sizeof(Py_buffer));
     if (!call->corrections)
         return PyErr_NoMemory() != NULL;
-    for (Py_ssize_t k = 0; k < call->lanes; k++) {
+    for (Py_ssize_t k = 0; k < call->models; k++) {
         PyObject *item = PySequence_GetItem(list, k);
         int ok = item != NULL;
         if (ok && item != Py_None)
@@ -313,7 +312,7 @@ static int hold_corrections(Call *call, PyObject *list)
 
 static void release(Call *call, Py_buffer *v)
 {
-    for (Py_ssize_t k = 0; call->corrections && k < call->lanes; k++)
+    for (Py_ssize_t k = 0; call->corrections && k < call->models; k++)
         if (call->corrections[k].obj)
             PyBuffer_Release(&call->corrections[k]);
     free(call->corrections);
@@ -325,8 +324,8 @@ static void release(Call *call, Py_buffer *v)
  *          step_sizes, proximal, hold, out, corrections)
  *
  * Types: features, anchors, out and corrections are of `size` bytes a number; step_sizes
- * (lanes, s) and proximal (lanes) doubles; the rest int64. corrections: for each lane a
- * buffer (s, d) or None. samples: (steps, s, width). out: (lanes, s, d).
+ * (models, s) and proximal (models) doubles; the rest int64. corrections: for each model a
+ * buffer (s, d) or None. samples: (steps, s, width). out: (models, s, d).
  */
 static PyObject *softmax_branches(PyObject *self, PyObject *args)
 {
@@ -352,8 +351,8 @@ static PyObject *softmax_branches(PyObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
-/* losses(size, classes, scores, labels, out, hits): floats or doubles (lanes, classes, b),
- * by their size in bytes; int64 (b,); doubles (lanes, b); bytes (lanes, b) or empty
+/* losses(size, classes, scores, labels, out, hits): floats or doubles (models, classes, b),
+ * by their size in bytes; int64 (b,); doubles (models, b); bytes (models, b) or empty
  */
 static PyObject *softmax_losses(PyObject *self, PyObject *args)
 {
@@ -363,16 +362,16 @@ static PyObject *softmax_losses(PyObject *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "nny*y*w*w*", &size, &classes, &scores, &labels, &out,
                           &hits))
         return NULL;
-    Py_ssize_t b = labels.len / 8, lanes = b ? out.len / 8 / b : 0;
+    Py_ssize_t b = labels.len / 8, models = b ? out.len / 8 / b : 0;
     const int64_t *given = labels.buf;
     int ok = classes > 0 && (size == 4 || size == 8) && holds(&labels, b, 8) &&
-             holds(&out, lanes * b, 8) && holds(&scores, times(lanes, classes, b), size) &&
-             (hits.len == 0 || holds(&hits, lanes * b, 1));
+             holds(&out, models * b, 8) && holds(&scores, times(models, classes, b), size) &&
+             (hits.len == 0 || holds(&hits, models * b, 1));
     for (Py_ssize_t j = 0; ok && j < b; j++)
         ok = given[j] >= 0 && given[j] < classes;
     if (ok) {
         Py_BEGIN_ALLOW_THREADS
-        choose_kernels().losses(scores.buf, given, out.buf, hits.len ? hits.buf : NULL, lanes,
+        choose_kernels().losses(scores.buf, given, out.buf, hits.len ? hits.buf : NULL, models,
                                 classes, b, size == 4);
         Py_END_ALLOW_THREADS
     }

@@ -164,7 +164,7 @@ static TARGET int NAME(sparse_sums)(Sparse *x, const void *R, void *out)
     void *memory;
     if (!NAME(known_columns)(x))
         return -1;
-    T *G = NAME(zeros)(x, x->p + 2, &memory), *found = out;
+    T *G = NAME(zeros)(x, x->p + 2, &memory), *product = out;
     if (!G)
         return 0;
     T *sums = G + x->p * x->stride, *r = sums + x->stride;
@@ -176,7 +176,7 @@ static TARGET int NAME(sparse_sums)(Sparse *x, const void *R, void *out)
         for (Py_ssize_t l = 0; l < x->p; l++) {
             T b = x->narrow ? (T)((const float *)x->background)[l]
                             : (T)((const double *)x->background)[l];
-            found[k * x->p + l] = G[l * x->stride + k] + sums[k] * b;
+            product[k * x->p + l] = G[l * x->stride + k] + sums[k] * b;
         }
     free(memory);
     return 1;
