@@ -128,8 +128,10 @@ def finish_round(  # noqa: PLR0913 - six are switches
             scaled = (
                 decision if search is None else scale_decision(decision, search.length)
             )
-            moved = take_step(server_step, round_, state, scaled, model, with_move)
-            if (whole_state and _has_nan(following)) or not fits(moved.anchor):
+            new, move, terms = take_step(
+                server_step, round_, state, scaled, model, with_move
+            )
+            if (whole_state and _has_nan(following)) or not fits(new.anchor):
                 return Outcome(state, "diverged", "the new model would not be finite")
             if entry.algorithm.demands.variates:
                 following = commit(following)
@@ -140,19 +142,13 @@ def finish_round(  # noqa: PLR0913 - six are switches
             return Outcome(state, "refused", str(error))
         except HewError as error:
             return Outcome(state, "refused", str(error))
-    new = replace(
-        state,
-        anchor=moved.anchor,
-        memory=moved.memory,
-        algorithm=following,
-        average=moved.average,
-    )
+    new = replace(new, algorithm=following)
     observed: Mapping[str, float] = {}
     if search is not None and state.scale is not None:
         new = replace(new, scale=state.scale * search.step_size_factor)
         observed = search.observations(state.scale)
     status = _status(decision, server_step)
-    return Outcome(new, "ok", status, decision, moved.move, moved.terms, observed)
+    return Outcome(new, "ok", status, decision, move, terms, observed)
 
 
 def _search(
@@ -199,18 +195,6 @@ def _has_nan(state: Any) -> bool:
     return any(_has_nan(getattr(state, f.name)) for f in fields(state))
 
 
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class NextModel:
-    """The model after a step: anchor, memory and average; move and terms if asked."""
-
-    anchor: Float64[Array, " d"]
-    memory: Float64[Array, "*rows d"]
-    average: Average | None
-    move: Float64[Array, " d"] | None
-    terms: Mapping[str, float]
-
-
 def take_step(
     server_step: ServerStep,
     round_: Round,
@@ -218,8 +202,10 @@ def take_step(
     decision: Decision,
     model: RoundModel | None,
     with_move: bool,
-) -> NextModel:
-    """The server step, a range of entries at a time: large models have few copies.
+) -> tuple[ServerState, Float64[Array, " d"] | None, Mapping[str, float]]:
+    """The state after the server step, the move and the terms of the bound, if asked.
+
+    Vectors are made a range of entries at a time: large models have few copies.
 
     The terms are those of the algorithm's model at the move d, ⟨g, d⟩ and (Λ/2)‖d‖².
     The server cannot measure ‖∇F(x) − g‖² and F(x): they are not among them.
@@ -254,8 +240,9 @@ def take_step(
             if not (is_plain and decision.value is not None):
                 slope += float(np.dot(_reference(model, part, here), go))
         del step, go, memory_here  # free them before the next range
+    new = replace(state, anchor=anchor, memory=memory, average=average)
     if model is None:
-        return NextModel(anchor, memory, average, move, {})
+        return new, move, {}
     bend = 0.5 * model.curvature * sq_norm
     if is_plain and decision.value is not None:
         slope = decision.value - bend  # the move is the step of the decision
@@ -264,7 +251,7 @@ def take_step(
         "certificate_curvature": bend,
         "certificate_change": slope + bend,
     }
-    return NextModel(anchor, memory, average, move, terms)
+    return new, move, terms
 
 
 def _reference(model: RoundModel, part: Any, here: slice) -> Float64[Array, " k"]:
