@@ -133,31 +133,6 @@ def pathwise_bound(
 
 
 @broadcasting
-def uniform_model_value(
-    amplitude: ArrayLike,
-    curvature: ArrayLike,
-    smoothness: ArrayLike,
-    sq_slope: ArrayLike,
-) -> Reals:
-    """Ψ at uniform weights, where d = −(ϑ/L)ḡ (eq:realized-hom-id).
-
-    Ψ(1/n) = −(ϑ/L)(1 − Λϑ/(2L)) ‖ḡ‖²
-    """
-    L = positives("smoothness", smoothness)
-    theta = positives("amplitude", amplitude)
-    Lambda = above_smoothness(curvature, L)
-    decrease = theta / L * (1 - Lambda * theta / 2 / L)
-    return np.asarray(-decrease * nonnegatives("sq_slope", sq_slope))
-
-
-@broadcasting
-def homogeneous_advantage(uniform_value: ArrayLike, model_value: ArrayLike) -> Reals:
-    """Γ = Ψ(1/n) − Ψ(w), the gain of exact weights over uniform ones; Γ ≥ 0."""
-    uniform = as_float64("uniform_value", uniform_value)
-    return np.asarray(uniform - as_float64("model_value", model_value))
-
-
-@broadcasting
 def homogeneous_coefficients(
     system: System, controls: PostLocal, *, variant: Variant = "paper"
 ) -> Recursion:
