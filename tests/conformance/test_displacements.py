@@ -9,6 +9,7 @@ import pytest
 
 from hewfl import Entry, HewHet, ServerStep, combine, data_gap, post_local_weights
 from hewfl.aggregators import make
+from hewfl.core.algorithm import Algorithm
 from hewfl.core.displacements import (
     Displacements,
     LinearCombination,
@@ -98,7 +99,7 @@ def test_it_implements_the_protocols(rows: Any) -> None:
 def test_weights_sums_and_certificates(
     reference: str, active: Any, rows: Any, rng: np.random.Generator
 ) -> None:
-    g = {"zero": None, "vector": rng.standard_normal(D)}.get(reference)
+    g: Any = {"zero": None, "vector": rng.standard_normal(D)}.get(reference)
     if reference == "sum":
         g = LinearCombination(np.full(N, -0.3))
     data = PlainDisplacements(rows)
@@ -121,7 +122,7 @@ def test_many_clients_of_few_parameters(rng: np.random.Generator) -> None:
     assert ours.weights == pytest.approx(known.weights, abs=1e-8)
 
 
-METHODS = {
+METHODS: dict[str, Algorithm[Any]] = {
     "Algorithm 2": HewHet(2.0, 0.5),
     "Algorithm 2, null endpoint": HewHet(2.0, 0.5, null_endpoint=True),
     "geometric median, variates": Method(

@@ -38,7 +38,7 @@ from hewfl.errors import HewError, RuleError
 from hewfl.federation import Federation
 from hewfl.federation.participation import FullParticipation
 from hewfl.federation.scenario import FaultAssignment
-from hewfl.problems.arrays import two_means
+from hewfl.problems.array_operations import two_means
 from hewfl.problems.problem import Adaptive, Probed, Problem
 from hewfl.server.communication import add_mean_gradients, round_communication
 from hewfl.server.finish_round import finish_round
