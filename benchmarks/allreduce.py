@@ -204,7 +204,7 @@ def rank_main(
         torch.cuda.set_device(0)
     dist.init_process_group(backend, init_method=store, rank=rank, world_size=ranks)
     rng = np.random.default_rng(0)
-    found: dict[int, dict[str, Sample]] = {}
+    results: dict[int, dict[str, Sample]] = {}
     for d in sizes:
         calls = methods(d, device)
         samples: dict[str, list[Sample]] = {name: [] for name in calls}
@@ -214,12 +214,12 @@ def rank_main(
                 one = sample(calls[name])
                 if turn > 0:  # the first also makes connections and fills caches
                     samples[name].append(one)
-        found[d] = {
+        results[d] = {
             name: medians(several) | {"peak": peak(calls[name])}
             for name, several in samples.items()
         }
     if rank == 0:
-        report.save(Path(out, "found.json"), {str(d): f for d, f in found.items()})
+        report.save(Path(out, "found.json"), {str(d): f for d, f in results.items()})
     dist.destroy_process_group()
 
 
@@ -234,14 +234,14 @@ def measure(ranks: int, sizes: list[int], repeats: int, device: str) -> dict[str
     with tempfile.TemporaryDirectory() as out:
         given = ranks, (sizes, repeats), device, port, out
         multiprocessing.spawn(rank_main, given, nprocs=ranks, join=True)
-        found: dict[str, Any] = json.loads(Path(out, "found.json").read_text())
-    return found
+        results: dict[str, Any] = json.loads(Path(out, "found.json").read_text())
+    return results
 
 
-def rows_of(ranks: int, d: int, found: dict[str, Sample]) -> list[list[str]]:
-    peer, model = found[PEER], 4 * d
+def rows_of(ranks: int, d: int, results: dict[str, Sample]) -> list[list[str]]:
+    peer, model = results[PEER], 4 * d
     rows = []
-    for name, one in found.items():
+    for name, one in results.items():
         rows.append(
             [
                 f"{d:.0e}, {ranks} ranks: {name}".replace("e+0", "e"),
@@ -270,11 +270,11 @@ def main() -> None:
     sizes = [int(d) for d in options.sizes or sizes]
     repeats = options.repeats or (3 if options.quick else 9)
     info = report.machine()
-    found = {n: measure(n, sizes, repeats, options.device) for n in options.ranks}
+    results = {n: measure(n, sizes, repeats, options.device) for n in options.ranks}
     heads = ["parameters", "wall", "wall ratio", "CPU ratio", "bytes ratio"]
     rows = [
         row
-        for n, by_size in found.items()
+        for n, by_size in results.items()
         for d, one in by_size.items()
         for row in rows_of(n, int(d), one)
     ]
@@ -287,7 +287,7 @@ def main() -> None:
     print(text)
     if options.markdown:
         options.markdown.write_text(text)
-    report.save(options.json, {"ranks": found, "machine": info})
+    report.save(options.json, {"ranks": results, "machine": info})
 
 
 if __name__ == "__main__":

@@ -52,9 +52,11 @@ def test_replies_give_what_the_matrix_gives(
         known = matrix_round(x, rows, cohort, plan, losses)
         round_ = Round(x, in_pieces(rows), cohort, plan, losses)
         expected, states[0] = algorithm.decide(known, states[0])
-        found, states[1] = algorithm.decide(round_, states[1])
-        assert found.weights == pytest.approx(expected.weights, abs=1e-8)
-        assert step_of(found, rows) == pytest.approx(step_of(expected, rows), abs=1e-8)
+        results, states[1] = algorithm.decide(round_, states[1])
+        assert results.weights == pytest.approx(expected.weights, abs=1e-8)
+        assert step_of(results, rows) == pytest.approx(
+            step_of(expected, rows), abs=1e-8
+        )
         for name, array in flatten(states[0]).items():
             assert flatten(states[1])[name] == pytest.approx(array, abs=1e-8), name
 
@@ -69,9 +71,9 @@ def test_ranks_give_what_the_matrix_gives(case: Case, pool: Pool) -> None:
         return
     entry = Entry(algorithm)  # without the method's server step
     plan = Plan(entry, rounds=3, dtypes=(torch.float64,), tokens=(2, 3, 5, 0))
-    seen = pool.run(play, n, plan)
+    history = pool.run(play, n, plan)
     H, eta = np.array(plan.steps[:n]), np.array(plan.rates[:n])
-    sizes, x = np.array(plan.tokens[:n]), seen[0][0].start
+    sizes, x = np.array(plan.tokens[:n]), history[0][0].start
     cohort = Cohort(np.arange(n), H, np.ones_like(H), sizes, n)
     first = np.stack([A.T @ (A @ x - b) for A, b in map(quadratic, range(n))])
     state = algorithm.init(n, len(x), first if algorithm.demands.gradients else None)
@@ -83,7 +85,7 @@ def test_ranks_give_what_the_matrix_gives(case: Case, pool: Pool) -> None:
         round_ = matrix_round(x, rows, cohort, LocalPlan(eta, shift))
         decision, state = algorithm.decide(round_, state)
         x = x + step_of(decision, rows)
-        got = seen[0][t]
+        got = history[0][t]
         assert got.report.weights == pytest.approx(decision.weights, abs=1e-7)
         assert got.after == pytest.approx(x, rel=1e-8, abs=1e-8)
-        assert all(rank[t].after.tobytes() == got.after.tobytes() for rank in seen)
+        assert all(rank[t].after.tobytes() == got.after.tobytes() for rank in history)

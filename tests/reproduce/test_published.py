@@ -129,10 +129,11 @@ def pages() -> Iterator[tuple[str, str]]:
     """Pages about one study each, and the tables that the study wrote."""
     tables = sorted((ROOT / "robustness").glob("*.md"))
     texts = [file.read_text(encoding="utf-8") for file in tables]
-    yield (DOCS / "choosing.md").read_text(encoding="utf-8"), "\n".join(texts)
+    for name in ("choosing.md", "results/robustness.md"):
+        yield (DOCS / name).read_text(encoding="utf-8"), "\n".join(texts)
     server_step = (ROOT / "server_step" / "results.md").read_text(encoding="utf-8")
     seen = [f"{value:.5f}" for value in measured_steps()]
-    texts = (file.read_text(encoding="utf-8") for file in DOCS.glob("*.md"))
+    texts = (file.read_text(encoding="utf-8") for file in DOCS.rglob("*.md"))
     page = next(text for text in texts if BEGIN in text)
     yield page.partition("## What was measured")[2], "\n".join([server_step, *seen])
 

@@ -155,10 +155,10 @@ class Pool:
         self._calls += 1
         store = Path(self._folder.name, f"store{self._calls}")
         self._send((scenario, ranks, str(store), arguments), ranks)
-        for told in ("loaded", "joined"):
-            if self._collect(ranks, START) != [told] * ranks:
+        for reply in ("loaded", "joined"):
+            if self._collect(ranks, START) != [reply] * ranks:
                 self._stop()
-                text = f"a process ended before all ranks had {told}"
+                text = f"a process ended before all ranks had {reply}"
                 raise RankFailureError(text)
             self._send("go", ranks)
         answers = self._collect(ranks, LIMIT)

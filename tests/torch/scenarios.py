@@ -112,7 +112,7 @@ class Plan:
 
 @final
 @dataclass(frozen=True)
-class Seen:
+class RoundView:
     """One round as a rank saw it: models before and after the exchange."""
 
     start: Array
@@ -142,14 +142,14 @@ def post_local(local: torch.optim.Optimizer, averager: HewAverager) -> Any:
     return optim.PostLocalSGDOptimizer(local, averager)
 
 
-def play(rank: int, _: int, plan: Plan) -> list[Seen]:
+def play(rank: int, _: int, plan: Plan) -> list[RoundView]:
     """The rounds of a job; each is closed by hand, to look at both sides of it."""
     module: nn.Module = Quadratic(rank, plan.dtypes)
     if plan.ddp:
         module = nn.parallel.DistributedDataParallel(module)
     rate = plan.rates[rank]
     optimizer = torch.optim.SGD(module.parameters(), lr=rate)
-    seen = []
+    history = []
     never = 10**9
     with HewLocalSGD(
         module, optimizer, never, make_aggregator(plan.rule), None, plan.options
@@ -164,5 +164,5 @@ def play(rank: int, _: int, plan: Plan) -> list[Seen]:
             before = flat(module)
             report = local.sync()
             assert report is not None
-            seen.append(Seen(start, before, flat(module), report))
-    return seen
+            history.append(RoundView(start, before, flat(module), report))
+    return history

@@ -22,7 +22,7 @@ ROUNDS = 4
 
 @final
 @dataclass(frozen=True)
-class Told:
+class RankRecord:
     """One rank: start, model before and after each round, averages, weights."""
 
     start: Array
@@ -43,10 +43,10 @@ def make(rank: int, server_step: ServerStep) -> tuple[Any, Any, HewLocalSGD]:
     )
 
 
-def play(rank: int, _: int, server_step: ServerStep, folder: str) -> Told:
+def play(rank: int, _: int, server_step: ServerStep, folder: str) -> RankRecord:
     """Four rounds; in the middle one the job is stopped and goes on from its state."""
     module, optimizer, local = make(rank, server_step)
-    told = Told(flat(module), [], [], [], [])
+    outcome = RankRecord(flat(module), [], [], [], [])
     local.__enter__()
     for t in range(ROUNDS):
         descend(module, optimizer, 1 + rank)
@@ -58,20 +58,20 @@ def play(rank: int, _: int, server_step: ServerStep, folder: str) -> Told:
             for part, state in zip(parts, torch.load(path), strict=True):
                 part.load_state_dict(state)
             local.__enter__()
-        told.before.append(flat(module))
+        outcome.before.append(flat(module))
         report = local.sync()
         assert report is not None
-        told.weights.append(report.weights)
-        told.after.append(flat(module))
+        outcome.weights.append(report.weights)
+        outcome.after.append(flat(module))
         if server_step.average:
             descend(module, optimizer, 1)  # steps since the round are not lost
             pending = flat(module)
             with local.averaged_model():
-                told.averages.append(flat(module))
+                outcome.averages.append(flat(module))
             assert flat(module).tobytes() == pending.tobytes()
             local._job.model.set_parameters()  # the next branch from x
             local._steps.work = type(local._steps.work)()
-    return told
+    return outcome
 
 
 @pytest.mark.parametrize(
@@ -88,24 +88,24 @@ def test_averages_are_the_engines(
     pool: Pool, server_step: ServerStep, tmp_path: Path
 ) -> None:
     """Whole and stopped half way: the same bits, and the simulator's formulas."""
-    told = pool.run(play, 2, server_step, "")
+    outcome = pool.run(play, 2, server_step, "")
     again = pool.run(play, 2, server_step, str(tmp_path))
-    for a, b in zip(told, again, strict=True):
+    for a, b in zip(outcome, again, strict=True):
         for one, other in zip(a.after + a.averages, b.after + b.averages, strict=True):
             assert one.tobytes() == other.tobytes()
-    x, average = told[0].start, told[0].start
+    x, average = outcome[0].start, outcome[0].start
     memory: Any = np.zeros_like(x)
     if server_step.adapt:
         memory = np.repeat(np.array(server_step.memory)[:, None], len(x), axis=1)
     for t in range(ROUNDS):
-        moved = np.stack([rank.before[t] - x for rank in told])
-        move, memory = server_step.apply(told[0].weights[t] @ moved, memory)
+        updates = np.stack([rank.before[t] - x for rank in outcome])
+        move, memory = server_step.apply(outcome[0].weights[t] @ updates, memory)
         x = x + move
-        for rank in told:
+        for rank in outcome:
             assert np.abs(rank.after[t] - x).max() <= 1e-12
         if server_step.average:
             average = add_iterate(average_weight(server_step, t), average, x)
-            for rank in told:
+            for rank in outcome:
                 assert np.abs(rank.averages[t] - average).max() <= 1e-12
 
 

@@ -64,16 +64,16 @@ def by_hand(rank: int, _: int, warmup: int) -> tuple[Array, Any]:
 
 @pytest.mark.parametrize("warmup", [0, 2])
 def test_rounds_come_when_torchs_averager_has_them(pool: Pool, warmup: int) -> None:
-    found, expected = pool.run(averaged, 4, warmup), pool.run(by_hand, 4, warmup)
-    for (model, last), (other, twin) in zip(found, expected, strict=True):
+    results, expected = pool.run(averaged, 4, warmup), pool.run(by_hand, 4, warmup)
+    for (model, last), (other, twin) in zip(results, expected, strict=True):
         assert model.tobytes() == other.tobytes()
         assert (last.weights, last.steps) == (twin.weights, (3, 3, 3, 3))
         assert last.round == 2
 
 
 def test_without_learning_rates_all_ranks_have_the_same(pool: Pool) -> None:
-    found, expected = pool.run(ungrouped, 2), pool.run(by_hand, 2, 0)
-    assert found[0][0] == pytest.approx(expected[0][0], rel=1e-6)
+    results, expected = pool.run(ungrouped, 2), pool.run(by_hand, 2, 0)
+    assert results[0][0] == pytest.approx(expected[0][0], rel=1e-6)
 
 
 def refused(rank: int, _: int) -> list[str]:

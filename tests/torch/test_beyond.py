@@ -92,9 +92,9 @@ def test_every_rank_says_so_and_nothing_has_changed(
     pool: Pool, dtype: torch.dtype, rule: str
 ) -> None:
     """The rounds around the one that fails are those of a job without it."""
-    found = pool.run(play, 3, Job(rule, dtype, KINDS[dtype]))
+    results = pool.run(play, 3, Job(rule, dtype, KINDS[dtype]))
     expected = pool.run(play, 3, Job(rule, dtype, None))
-    for (models, texts), (twins, none) in zip(found, expected, strict=True):
+    for (models, texts), (twins, none) in zip(results, expected, strict=True):
         assert models == twins
         assert (len(texts), none) == (1, [])
         assert texts[0].startswith("the model after round 2, or a control variate,")

@@ -61,13 +61,13 @@ def test_rounds_on_a_gpu_are_those_on_the_host(
         expected = trained("cpu", rule, options)
     torch.cuda.set_device(0)
     with alone("nccl", tmp_path / "nccl"):
-        found = trained("cuda", rule, options)
-    assert found == pytest.approx(expected, rel=1e-4, abs=1e-5)
+        results = trained("cuda", rule, options)
+    assert results == pytest.approx(expected, rel=1e-4, abs=1e-5)
 
 
 def test_sketches_of_a_gpu_are_those_of_the_host() -> None:
     vector = torch.randn(300 * 64 + 9)
     expected = CountSketch(64, 3).of([vector[:100], vector[100:]])
-    found = CountSketch(64, 3).of([vector[:100].cuda(), vector[100:].cuda()])
-    assert found.is_cuda
-    assert torch.allclose(found.cpu(), expected, atol=1e-3)
+    results = CountSketch(64, 3).of([vector[:100].cuda(), vector[100:].cuda()])
+    assert results.is_cuda
+    assert torch.allclose(results.cpu(), expected, atol=1e-3)

@@ -53,9 +53,9 @@ def alone(rank: int, _: int, how: str) -> list[float]:
 @pytest.mark.parametrize("how", ["outside", "inside"])
 def test_ranks_take_steps_on_their_own(pool: Pool, how: str) -> None:
     began = time.monotonic()
-    found, expected = pool.run(alone, 2, how), pool.run(alone, 2, "plain")
-    assert found == expected  # running means too, which differ between ranks
-    assert found[0] != found[1]
+    results, expected = pool.run(alone, 2, how), pool.run(alone, 2, "plain")
+    assert results == expected  # running means too, which differ between ranks
+    assert results[0] != results[1]
     assert time.monotonic() - began < 15  # the group itself would wait for 30 s
 
 

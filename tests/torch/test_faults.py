@@ -15,7 +15,7 @@ from tests.torch.scenarios import (
     SMALL,
     Plan,
     Quadratic,
-    Seen,
+    RoundView,
     descend,
     log_texts,
     make_aggregator,
@@ -111,14 +111,16 @@ def lost_at_first(rank: int, _: int, lost: tuple[int, ...]) -> tuple[Any, list[s
 def test_without_a_first_gradient_a_rank_starts_at_the_mean_of_others(
     pool: Pool,
 ) -> None:
-    found = pool.run(lost_at_first, 4, (1, 2))
-    servers = [server for (_, server), _ in found]
-    own = [np.array(own) for (own, _), _ in found]
+    results = pool.run(lost_at_first, 4, (1, 2))
+    servers = [server for (_, server), _ in results]
+    local_part = [np.array(local_part) for (local_part, _), _ in results]
     assert servers == [servers[0]] * 4
-    assert np.array(servers[0]) == pytest.approx((own[0] + own[3]) / 2, rel=1e-6)
+    assert np.array(servers[0]) == pytest.approx(
+        (local_part[0] + local_part[3]) / 2, rel=1e-6
+    )
     for rank in (1, 2):
-        assert own[rank].tolist() == servers[0]
-    (text,) = found[0][1]
+        assert local_part[rank].tolist() == servers[0]
+    (text,) = results[0][1]
     assert "not finite on ranks 1 and 2" in text
 
 
@@ -157,10 +159,10 @@ def dies(rank: int, ranks: int) -> None:
 
 def silent_after_more(rank: int, ranks: int) -> None:
     """The same where rank 0 has had a group of its own before."""
-    own = dist.new_group([0])
+    local_part = dist.new_group([0])
     if rank == 0:
         model = nn.Linear(2, 1)
-        HewLocalSGD(model, torch.optim.SGD(model.parameters()), 1, EXACT, own)
+        HewLocalSGD(model, torch.optim.SGD(model.parameters()), 1, EXACT, local_part)
     silent(rank, ranks)
 
 
@@ -193,7 +195,7 @@ def test_missing_ranks_are_named_before_a_device_waits(pool: Pool) -> None:
         assert "it did not see rank 2 (last seen in round 0)" in text
 
 
-def played_timeless(rank: int, ranks: int, plan: Plan) -> list[Seen]:
+def played_timeless(rank: int, ranks: int, plan: Plan) -> list[RoundView]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Communicator, "has_time_limits", False)
         patch.setattr(Communicator, "gather", None)  # no collective
@@ -334,8 +336,8 @@ def refused(rank: int, _: int) -> list[str]:
 
 
 def test_bad_arguments_are_named(pool: Pool) -> None:
-    found = pool.run(refused, 2)[0]
-    every, budget, overlap, unknown, pulled, control, losses, frozen = found
+    results = pool.run(refused, 2)[0]
+    every, budget, overlap, unknown, pulled, control, losses, frozen = results
     assert overlap.startswith("`overlap` must be False")
     assert every == "`sync_every` must be at least 1; got 0"
     assert budget == "`sync_every` must be a positive time; got 0:00:00"

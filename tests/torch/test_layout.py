@@ -24,7 +24,7 @@ def model() -> list[torch.Tensor]:
 def test_every_entry_lies_in_one_bucket(bucket_bytes: int) -> None:
     parameters = model()
     layout = plan_layout(parameters, bucket_bytes)
-    seen = [np.zeros(p.numel(), dtype=int) for p in parameters]
+    history = [np.zeros(p.numel(), dtype=int) for p in parameters]
     begin = 0
     for bucket in layout.buckets:
         assert bucket.size == sum(piece.size for piece in bucket.pieces)
@@ -33,8 +33,8 @@ def test_every_entry_lies_in_one_bucket(bucket_bytes: int) -> None:
         begin += bucket.size
         for piece in bucket.pieces:
             assert parameters[piece.parameter].dtype == bucket.dtype
-            seen[piece.parameter][piece.start : piece.start + piece.size] += 1
-    assert all((counts == 1).all() for counts in seen)
+            history[piece.parameter][piece.start : piece.start + piece.size] += 1
+    assert all((counts == 1).all() for counts in history)
     assert layout.parameters == sum(p.numel() for p in parameters)
 
 

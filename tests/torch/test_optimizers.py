@@ -45,9 +45,9 @@ def first_at_rest(rank: int, _: int) -> tuple[int, float, Any]:
 
 
 def test_a_first_group_at_rest_does_not_stop_rounds(pool: Pool) -> None:
-    found = pool.run(first_at_rest, 2)
-    assert found == [found[0]] * 2
-    assert found[0][0] == 3
+    results = pool.run(first_at_rest, 2)
+    assert results == [results[0]] * 2
+    assert results[0][0] == 3
 
 
 def unequal(rank: int, _: int) -> list[float]:
@@ -86,29 +86,33 @@ def measured(rank: int, _: int, kind: str) -> tuple[Any, ...]:
         module, optimizer, 10**9, make_aggregator("variate"), None, SMALL
     ) as local:
         for _round in range(2):
-            seen = []
+            history = []
             for _step in range(2 + rank):
                 optimizer.zero_grad()
                 module().backward()
-                seen.append(torch.cat([p.grad.reshape(-1) for p in module.parts]))
+                history.append(torch.cat([p.grad.reshape(-1) for p in module.parts]))
                 optimizer.step()
             local.sync()
         variates = local._job.variates
     assert variates is not None
-    own, server = (torch.cat(part) for part in (variates.client, variates.server))
-    mean = torch.stack(seen).mean(dim=0)
-    return variates.is_plain_sgd, own, server, mean, local.bytes_sent
+    local_part, server = (
+        torch.cat(part) for part in (variates.client, variates.server)
+    )
+    mean = torch.stack(history).mean(dim=0)
+    return variates.is_plain_sgd, local_part, server, mean, local.bytes_sent
 
 
 @pytest.mark.parametrize("kind", ["plain", "momentum", "adam"])
 def test_variates_are_mean_gradients_under_any_optimiser(pool: Pool, kind: str) -> None:
     """With plain SGD as read off displacements; otherwise as summed up and sent."""
     first, second = pool.run(measured, 2, kind)
-    for is_plain, own, _, mean, _ in (first, second):
+    for is_plain, local_part, _, mean, _ in (first, second):
         assert is_plain == (kind == "plain")
-        found = own[own != 0].sort().values  # buckets have padding, and their own order
+        results = (
+            local_part[local_part != 0].sort().values
+        )  # buckets have padding, and their own order
         torch.testing.assert_close(
-            found, mean[mean != 0].sort().values, rtol=1e-3, atol=1e-4
+            results, mean[mean != 0].sort().values, rtol=1e-3, atol=1e-4
         )
     torch.testing.assert_close(
         first[2], (first[1] + second[1]) / 2, rtol=1e-4, atol=1e-5
@@ -196,8 +200,11 @@ def test_steps_skipped_by_a_scaler_do_not_count(
     pool: Pool, rule: str, how: str
 ) -> None:
     """Gradients divided before the step, or where nothing corrects them, are fine."""
-    found, expected = pool.run(scaled, 2, rule, how), pool.run(scaled, 2, rule, "loop")
-    for (steps, model), (_, twin) in zip(found, expected, strict=True):
+    results, expected = (
+        pool.run(scaled, 2, rule, how),
+        pool.run(scaled, 2, rule, "loop"),
+    )
+    for (steps, model), (_, twin) in zip(results, expected, strict=True):
         assert steps == (3, 3)
         assert model == pytest.approx(twin, rel=1e-5)
 

@@ -56,24 +56,24 @@ def steps_of(rank: int, y: Array) -> Array:
 def test_a_sum_is_applied_one_round_later(pool: Pool, rule: str) -> None:
     """Δ of a round is what was done since the last one was sent."""
     options = replace(SMALL, overlap=True, server_step=ServerStep(0.7))
-    found = pool.run(job, 3, options, rule)
-    n, x = 3, found[0][0][0]
+    results = pool.run(job, 3, options, rule)
+    n, x = 3, results[0][0][0]
     starts = [x] * n  # of a rank's steps: what was captured when a sum was sent
     sent: Array | None = None
     for t in range(1, ROUNDS + 1):
         ends = [steps_of(i, starts[i]) for i in range(n)]
         for i in range(n):
-            assert found[i][0][t] == pytest.approx(ends[i], abs=5e-5)
+            assert results[i][0][t] == pytest.approx(ends[i], abs=5e-5)
         if sent is not None:  # the sum of the round before has arrived by now
             x = x + 0.7 * sent
-        moved = np.stack(ends) - np.stack(starts)
-        starts = list(x + moved)
-        sent = np.array(found[0][1][t - 1]) @ moved
+        updates = np.stack(ends) - np.stack(starts)
+        starts = list(x + updates)
+        sent = np.array(results[0][1][t - 1]) @ updates
     assert sent is not None
     x = x + 0.7 * sent
-    for _, _, end, _ in found:
+    for _, _, end, _ in results:
         assert end == pytest.approx(x, abs=5e-5)
-        assert end.tobytes() == found[0][2].tobytes()
+        assert end.tobytes() == results[0][2].tobytes()
 
 
 def test_bfloat16_sends_half_the_bytes_and_feeds_errors_back(pool: Pool) -> None:

@@ -114,7 +114,7 @@ def come(rank: int, rule: str, last: str, group: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rule", "last", "place", "seen"),
+    ("rule", "last", "place", "last_place"),
     [
         ("exact", "none", "at construction", "not seen before"),
         ("exact", "construction", "in round 0", "last seen at construction"),
@@ -123,7 +123,7 @@ def come(rank: int, rule: str, last: str, group: Any) -> None:
     ],
 )
 def test_a_rank_that_misses_any_meeting_is_named(
-    pool: Pool, rule: str, last: str, place: str, seen: str
+    pool: Pool, rule: str, last: str, place: str, last_place: str
 ) -> None:
     """The group's own timeout of 1.5 s is the shorter one: what is said is measured."""
     texts = texts_of(pool.outcomes(absent, 3, rule, last)[:2])
@@ -131,7 +131,7 @@ def test_a_rank_that_misses_any_meeting_is_named(
         start = f"rank {rank} broke off {place} after "
         assert text.startswith(start)
         assert float(text.removeprefix(start).split()[0]) < 20
-        assert f"because it did not see rank 2 ({seen}): " in text
+        assert f"because it did not see rank 2 ({last_place}): " in text
 
 
 def four_steps(rank: int, _: int, lost: bool) -> bytes:

@@ -42,11 +42,11 @@ def undisturbed(rank: int, ranks: int, folder: str) -> bytes:
 
 
 def compared(rank: int, ranks: int) -> str:
-    module, said = example("torch_local_sgd"), io.StringIO()
+    module, output = example("torch_local_sgd"), io.StringIO()
     module.ROUNDS = 5
-    with contextlib.redirect_stdout(said):
+    with contextlib.redirect_stdout(output):
         module.compare(rank, ranks)
-    return said.getvalue()
+    return output.getvalue()
 
 
 def test_the_example_of_unequal_ranks(pool: Pool) -> None:
@@ -73,12 +73,12 @@ def test_killed_ranks_are_started_again_to_the_same_bits(
     agent = torchrun([*how, str(EXAMPLE), str(folder)], log, KILLED="1:-1 0:3")
     agent.join(120)
     agent.kill()
-    said = log.read_text()
-    assert agent.exitcode == 0, said
-    assert "rank 1 of 2 goes on after round 3" in said
-    assert "must meet over the same" not in said
-    found = torch.load(folder / "model.pt", weights_only=True)
-    assert bits(found) == pool.run(undisturbed, 2, str(tmp_path / "b"))[0]
+    output = log.read_text()
+    assert agent.exitcode == 0, output
+    assert "rank 1 of 2 goes on after round 3" in output
+    assert "must meet over the same" not in output
+    results = torch.load(folder / "model.pt", weights_only=True)
+    assert bits(results) == pool.run(undisturbed, 2, str(tmp_path / "b"))[0]
 
 
 ELASTIC = """
@@ -96,10 +96,10 @@ rank, ranks = dist.get_rank(), dist.get_world_size()
 load, kept = example.HewLocalSGD.load_state_dict, example.keep
 
 def say(*words):  # one write each: all processes write here
-    with open(folder / "said", "a") as said:
-        said.write(" ".join(map(str, words)) + chr(10))
+    with open(folder / "events", "a") as log:
+        log.write(" ".join(map(str, words)) + chr(10))
 
-def told(local, state):
+def load_and_log(local, state):
     load(local, state)
     model = local._job.model
     parts = [*model.anchor, *model.memory]
@@ -111,15 +111,15 @@ def after(folder, t, name, state):
     kept(folder, t, name, state)
     say("round", rank, ranks, t, os.getpid())
 
-example.HewLocalSGD.load_state_dict, example.keep = told, after
+example.HewLocalSGD.load_state_dict, example.keep = load_and_log, after
 example.train(folder, rank, ranks, lambda: 0 if (folder / "stop").exists() else 1e9)
 dist.destroy_process_group()
 """
 
 
-def said_by(folder: Path, what: str, ranks: int, after: int = -1) -> list[list[str]]:
-    """What ranks of a job with that many of them said, after some round."""
-    path = folder / "said"
+def lines_of(folder: Path, what: str, ranks: int, after: int = -1) -> list[list[str]]:
+    """Lines that a job with so many ranks has logged after some round."""
+    path = folder / "events"
     lines = [line.split() for line in path.read_text().splitlines() if line]
     return [
         line
@@ -131,18 +131,18 @@ def said_by(folder: Path, what: str, ranks: int, after: int = -1) -> list[list[s
 def wait_for(folder: Path, what: str, ranks: int, after: int, who: int) -> list[str]:
     """The first such line of a rank, once it is there."""
     for _ in range(1200):
-        found = [x for x in said_by(folder, what, ranks, after) if int(x[1]) == who]
-        if found:
-            return found[0]
+        results = [x for x in lines_of(folder, what, ranks, after) if int(x[1]) == who]
+        if results:
+            return results[0]
         time.sleep(0.1)
-    raise TimeoutError(f"{what} of {ranks} ranks: {(folder / 'said').read_text()}")
+    raise TimeoutError(f"{what} of {ranks} ranks: {(folder / 'events').read_text()}")
 
 
 def test_a_machine_goes_and_another_comes(tmp_path: Path) -> None:
     """Two agents of torchrun; one is killed with its rank, a third takes its place."""
     script = tmp_path / "script.py"
     script.write_text(ELASTIC)
-    (tmp_path / "said").write_text("")
+    (tmp_path / "events").write_text("")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -167,12 +167,12 @@ def test_a_machine_goes_and_another_comes(tmp_path: Path) -> None:
         )
         agents[1].kill()
         os.kill(lost, signal.SIGKILL)
-        last = max(int(line[3]) for line in said_by(tmp_path, "round", 2))
+        last = max(int(line[3]) for line in lines_of(tmp_path, "round", 2))
         alone = wait_for(tmp_path, "loaded", 1, last - 2, 0)
         assert float(alone[5]) > 0  # the server momentum
         wait_for(tmp_path, "round", 1, last + 1, 0)
         start()
-        now = int(said_by(tmp_path, "round", 1)[-1][3])
+        now = int(lines_of(tmp_path, "round", 1)[-1][3])
         joined = [wait_for(tmp_path, "loaded", 2, now - 1, who) for who in (0, 1)]
         assert joined[0][3:] == joined[1][3:]  # rounds, model and momentum
         assert float(joined[0][5]) > 0

@@ -277,11 +277,11 @@ def test_a_job_goes_on_with_more_or_fewer_ranks(
 ) -> None:
     """Model, server momentum and the server's variate are those that were left."""
     left = pool.run(leaves_a_state, 3, rule, str(tmp_path))
-    found = pool.run(joins, ranks, rule, str(tmp_path))
-    for began, model, end, rounds in found:
+    results = pool.run(joins, ranks, rule, str(tmp_path))
+    for began, model, end, rounds in results:
         assert began.tobytes() == left[0].tobytes()
-        assert model.tobytes() == found[0][1].tobytes()
-        assert end.tobytes() == found[0][2].tobytes()
+        assert model.tobytes() == results[0][1].tobytes()
+        assert end.tobytes() == results[0][2].tobytes()
         assert rounds == 4
     assert left[0].tobytes() == left[2].tobytes()
 
@@ -339,6 +339,6 @@ def test_another_number_of_ranks_reads_one_checkpoint(
     pool: Pool, tmp_path: Path
 ) -> None:
     saved = pool.run(regrouped, 3, str(tmp_path / "all"))
-    found = pool.run(regrouped, 2, str(tmp_path / "all"))
-    assert found == [saved[0]] * 2
+    results = pool.run(regrouped, 2, str(tmp_path / "all"))
+    assert results == [saved[0]] * 2
     assert saved[0][0] == 2

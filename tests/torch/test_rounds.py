@@ -15,7 +15,7 @@ from tests.torch.scenarios import (
     VARIATE,
     Plan,
     Quadratic,
-    Seen,
+    RoundView,
     descend,
     flat,
     make_aggregator,
@@ -55,23 +55,26 @@ ROUNDING = {torch.float64: 1e-14, torch.float32: 3e-7, torch.bfloat16: 2e-2}
 
 
 def pure_round(
-    algorithm: Algorithm[Any], seen: list[Seen], plan: Plan, heard: list[int]
+    algorithm: Algorithm[Any],
+    history: list[RoundView],
+    plan: Plan,
+    participants: list[int],
 ) -> Any:
     """What the algorithm decides with all displacements in one place."""
-    n = len(seen)
-    H = np.array([plan.steps[i] for i in heard])
-    m = np.array([max(plan.tokens[i], 1) for i in heard])
-    eta = np.array([plan.rates[i] for i in heard])
-    moved = np.stack([seen[i].before - seen[i].start for i in heard])
+    n = len(history)
+    H = np.array([plan.steps[i] for i in participants])
+    m = np.array([max(plan.tokens[i], 1) for i in participants])
+    eta = np.array([plan.rates[i] for i in participants])
+    updates = np.stack([history[i].before - history[i].start for i in participants])
     if plan.dtypes == (torch.float32,):  # as it was sent
-        moved = moved.astype(np.float32)
-    cohort = Cohort(np.array(heard), H, np.ones_like(H), m, n)
-    round_ = matrix_round(seen[0].start, moved, cohort, LocalPlan(eta))
-    return algorithm.decide(round_, None)[0], moved
+        updates = updates.astype(np.float32)
+    cohort = Cohort(np.array(participants), H, np.ones_like(H), m, n)
+    round_ = matrix_round(history[0].start, updates, cohort, LocalPlan(eta))
+    return algorithm.decide(round_, None)[0], updates
 
 
-def same_bits(seen: list[list[Seen]]) -> None:
-    for rounds in zip(*seen, strict=True):
+def same_bits(history: list[list[RoundView]]) -> None:
+    for rounds in zip(*history, strict=True):
         for other in rounds[1:]:
             assert other.after.tobytes() == rounds[0].after.tobytes()
             assert other.report.weights == rounds[0].report.weights
@@ -116,14 +119,14 @@ RULES: dict[str, tuple[Any, Any]] = {
 def test_weights_are_the_pure_rules(pool: Pool, name: str, ranks: int) -> None:
     rule, pure = RULES[name]
     plan = Plan(rule, rates=(0.1, 0.05, 0.2, 0.1), tokens=(10, 30, 20, 5))
-    seen = pool.run(play, ranks, plan)
-    same_bits(seen)
-    first = [rounds[0] for rounds in seen]
+    history = pool.run(play, ranks, plan)
+    same_bits(history)
+    first = [rounds[0] for rounds in history]
     algorithm = pure(mean_travel(plan, ranks))
-    decision, moved = pure_round(algorithm, first, plan, list(range(ranks)))
-    found = np.array(first[0].report.weights)
-    assert np.abs(found - decision.weights).max() <= WEIGHTS
-    expected = first[0].start + decision.weights @ moved
+    decision, updates = pure_round(algorithm, first, plan, list(range(ranks)))
+    results = np.array(first[0].report.weights)
+    assert np.abs(results - decision.weights).max() <= WEIGHTS
+    expected = first[0].start + decision.weights @ updates
     error = np.abs(first[0].after - expected).max() / np.abs(expected).max()
     assert error <= ROUNDING[torch.float32]
     assert first[0].report.steps == plan.steps[:ranks]
@@ -144,14 +147,14 @@ def test_precisions_and_buckets(
     pool: Pool, dtypes: tuple[torch.dtype, ...], bucket: int
 ) -> None:
     plan = Plan(dtypes=dtypes, options=SyncOptions(bucket_bytes=bucket))
-    seen = pool.run(play, 4, plan)
-    same_bits(seen)
-    first = [rounds[0] for rounds in seen]
-    decision, moved = pure_round(HOM, first, plan, [0, 1, 2, 3])
+    history = pool.run(play, 4, plan)
+    same_bits(history)
+    first = [rounds[0] for rounds in history]
+    decision, updates = pure_round(HOM, first, plan, [0, 1, 2, 3])
     worst = max(ROUNDING[dtype] for dtype in dtypes)
-    found = np.array(first[0].report.weights)
-    assert np.abs(found - decision.weights).max() <= max(3 * worst, WEIGHTS)
-    expected = first[0].start + decision.weights @ moved
+    results = np.array(first[0].report.weights)
+    assert np.abs(results - decision.weights).max() <= max(3 * worst, WEIGHTS)
+    expected = first[0].start + decision.weights @ updates
     error = np.abs(first[0].after - expected).max() / np.abs(expected).max()
     assert error <= worst
 
@@ -181,13 +184,13 @@ def test_ddp_modules_are_as_plain_ones(pool: Pool, rule: str) -> None:
 def test_outer_optimiser_is_the_engines(pool: Pool, server_step: ServerStep) -> None:
     options = SyncOptions(bucket_bytes=64, server_step=server_step)
     plan = Plan("step-weighted", rounds=3, dtypes=(torch.float64,), options=options)
-    seen = pool.run(play, 4, plan)
-    same_bits(seen)
-    memory = np.zeros_like(seen[0][0].start)
+    history = pool.run(play, 4, plan)
+    same_bits(history)
+    memory = np.zeros_like(history[0][0].start)
     for t in range(plan.rounds):
-        rounds = [rank[t] for rank in seen]
-        moved = np.stack([r.before - r.start for r in rounds])
-        step = np.array(rounds[0].report.weights) @ moved
+        rounds = [rank[t] for rank in history]
+        updates = np.stack([r.before - r.start for r in rounds])
+        step = np.array(rounds[0].report.weights) @ updates
         move, memory = server_step.apply(step, memory)
         expected = rounds[0].start + move
         assert np.abs(rounds[0].after - expected).max() <= 1e-13
@@ -229,9 +232,9 @@ def test_corrected_branches_are_the_papers(
     algorithm = CORRECTED[name](mean_travel(plan, 4))
     if name != "variate":
         plan = replace(plan, rule=algorithm)
-    seen = pool.run(play, 4, plan)
-    same_bits(seen)
-    x, n = seen[0][0].start, 4
+    history = pool.run(play, 4, plan)
+    same_bits(history)
+    x, n = history[0][0].start, 4
     H, eta = np.array(plan.steps), np.array(plan.rates)
     ones = np.ones(n, dtype=np.int64)
     cohort = Cohort(np.arange(n), H, ones, ones, n)
@@ -248,7 +251,7 @@ def test_corrected_branches_are_the_papers(
         round_ = matrix_round(x, np.stack(ends) - x, now, LocalPlan(eta, k))
         decision, state = algorithm.decide(round_, state)
         x = x + decision.weights @ round_.displacements.matrix()
-        got = seen[0][t]
+        got = history[0][t]
         assert np.abs(np.array(got.report.weights) - decision.weights).max() <= (
             tolerance * 10
         )
@@ -262,20 +265,20 @@ def test_a_rank_that_is_not_finite_has_no_weight(
 ) -> None:
     """Rank 0 travels least: it is the origin that the products start from."""
     plan = Plan(rule, rounds=2, spoiled=spoiled)
-    seen = pool.run(play, 4, plan)
-    same_bits(seen)
-    last = [rounds[-1] for rounds in seen]
+    history = pool.run(play, 4, plan)
+    same_bits(history)
+    last = [rounds[-1] for rounds in history]
     report = last[0].report
     assert report.excluded == spoiled
     assert all(report.weights[i] == 0 for i in spoiled)
     assert sum(report.weights) == pytest.approx(1, abs=1e-12)
     assert np.isfinite(last[0].after).all()
-    heard = [i for i in range(4) if i not in spoiled]
+    participants = [i for i in range(4) if i not in spoiled]
     if rule == "exact":
-        decision, moved = pure_round(HOM, last, plan, heard)
-        found = np.array(report.weights)[heard]
-        assert np.abs(found - decision.weights).max() <= WEIGHTS
-        expected = last[0].start + decision.weights @ moved
+        decision, updates = pure_round(HOM, last, plan, participants)
+        results = np.array(report.weights)[participants]
+        assert np.abs(results - decision.weights).max() <= WEIGHTS
+        expected = last[0].start + decision.weights @ updates
         assert np.abs(last[0].after - expected).max() <= 1e-6 * np.abs(expected).max()
 
 
@@ -310,15 +313,15 @@ def test_weights_from_sketches_are_checked_on_the_data(
     """In the next round; this model is so small that its sketch is exact."""
     plan = Plan(rounds=3, dtypes=(dtype,))
     full = replace(plan, options=replace(plan.options, gram="full"))
-    seen, twins = pool.run(play, 4, plan)[1], pool.run(play, 4, full)[1]
-    assert [s.report.sketch_check is None for s in seen] == [True, False, False]
-    for before, now, twin in zip(seen, seen[1:], twins, strict=False):
-        found = now.report.sketch_check
-        assert found is not None
-        assert found.round == before.report.round
-        assert found.error < 1e-6
-        assert found.gap == pytest.approx(before.report.gap, abs=1e-5)
-        assert found.gap == pytest.approx(twin.report.gap, abs=1e-5)
+    history, twins = pool.run(play, 4, plan)[1], pool.run(play, 4, full)[1]
+    assert [s.report.sketch_check is None for s in history] == [True, False, False]
+    for before, now, twin in zip(history, history[1:], twins, strict=False):
+        results = now.report.sketch_check
+        assert results is not None
+        assert results.round == before.report.round
+        assert results.error < 1e-6
+        assert results.gap == pytest.approx(before.report.gap, abs=1e-5)
+        assert results.gap == pytest.approx(twin.report.gap, abs=1e-5)
         assert before.report.weights == pytest.approx(twin.report.weights, abs=1e-6)
 
 
@@ -341,7 +344,7 @@ def steady(rank: int, _: int, rule: str, guesses: bool) -> list[tuple[Any, ...]]
     """
     module = Quadratic(rank, (torch.float32,))
     optimizer = torch.optim.SGD(module.parameters(), lr=0.02)
-    seen = []
+    history = []
     with pytest.MonkeyPatch.context() as patch:
         if not guesses:
             patch.setattr(Job, "update_prediction", lambda *_: None)
@@ -358,19 +361,23 @@ def steady(rank: int, _: int, rule: str, guesses: bool) -> list[tuple[Any, ...]]
                         p.data = p.detach() * torch.nan
                 report = local.sync()
                 assert report is not None
-                seen.append((report.weights, report.bytes_sent, flat(module).tobytes()))
-    return seen
+                history.append(
+                    (report.weights, report.bytes_sent, flat(module).tobytes())
+                )
+    return history
 
 
 @pytest.mark.parametrize("rule", ["sieve", "mean", "step-weighted"])
 def test_a_guess_of_the_weights_changes_no_bit(pool: Pool, rule: str) -> None:
     """A sum that travels before weights are known is sent again if they are others."""
-    found, plain = (pool.run(steady, 3, rule, guesses)[1] for guesses in (True, False))
-    assert [one[0] for one in found] == [one[0] for one in plain]
-    assert [one[2] for one in found] == [one[2] for one in plain]
-    weights = [one[0] for one in found]
+    results, plain = (
+        pool.run(steady, 3, rule, guesses)[1] for guesses in (True, False)
+    )
+    assert [one[0] for one in results] == [one[0] for one in plain]
+    assert [one[2] for one in results] == [one[2] for one in plain]
+    weights = [one[0] for one in results]
     assert weights[4] == weights[3] == weights[2] != weights[5]
     assert weights[6][2] == 0
     ring = 2 * 2 * 4 * SIZE // 3
-    more = [a[1] - b[1] for a, b in zip(found, plain, strict=True)]
+    more = [a[1] - b[1] for a, b in zip(results, plain, strict=True)]
     assert more == [0, 0, 0, 0, 0, ring, 0, 0]

@@ -23,7 +23,7 @@ RATE = 0.01
 
 @final
 @dataclass(frozen=True)
-class Told:
+class RankRecord:
     """One rank: models before and after each round, reports, scales, rates seen."""
 
     start: Array
@@ -48,10 +48,10 @@ def make(rank: int, asked: list[int]) -> tuple[Any, Any, HewLocalSGD]:
     return module, optimizer, local
 
 
-def play(rank: int, _: int, folder: str) -> Told:
+def play(rank: int, _: int, folder: str) -> RankRecord:
     asked: list[int] = []
     module, optimizer, local = make(rank, asked)
-    told = Told(flat(module), [], [], [], [], asked)
+    outcome = RankRecord(flat(module), [], [], [], [], asked)
     local.__enter__()
     for t in range(3):
         if t == 1 and folder:
@@ -62,13 +62,13 @@ def play(rank: int, _: int, folder: str) -> Told:
             for part, state in zip(parts, torch.load(path), strict=True):
                 part.load_state_dict(state)
             local.__enter__()
-        told.scales.append(local.scale)
+        outcome.scales.append(local.scale)
         descend(module, optimizer, 1 + rank)
         assert optimizer.param_groups[0]["lr"] == RATE  # as schedulers see it
-        told.before.append(flat(module))
-        told.reports.append(local.sync())
-        told.after.append(flat(module))
-    return told
+        outcome.before.append(flat(module))
+        outcome.reports.append(local.sync())
+        outcome.after.append(flat(module))
+    return outcome
 
 
 def branch(rank: int, x: Array, rate: float) -> Array:
@@ -85,35 +85,35 @@ def loss(rank: int, x: Array) -> float:
 
 
 def test_measured_steps_are_the_engines(pool: Pool, tmp_path: Path) -> None:
-    told = pool.run(play, 2, "")
+    outcome = pool.run(play, 2, "")
     again = pool.run(play, 2, str(tmp_path))
-    for a, b in zip(told, again, strict=True):
+    for a, b in zip(outcome, again, strict=True):
         for one, other in zip(a.after, b.after, strict=True):
             assert one.tobytes() == other.tobytes()
         assert a.scales == b.scales
-    x, memory, scale = told[0].start, np.zeros_like(told[0].start), 1.0
+    x, memory, scale = outcome[0].start, np.zeros_like(outcome[0].start), 1.0
     for t in range(3):
-        assert told[0].scales[t] == pytest.approx(scale)
+        assert outcome[0].scales[t] == pytest.approx(scale)
         ends = [branch(rank, x, scale * RATE) for rank in range(2)]
         for rank in range(2):
-            assert np.abs(told[rank].before[t] - ends[rank]).max() < 1e-12
+            assert np.abs(outcome[rank].before[t] - ends[rank]).max() < 1e-12
         w = np.array([1 / 3, 2 / 3])
         s = w @ (np.stack(ends) - x)
         points = trial_lengths(OUTER)
         table = [[loss(rank, x + a * s) for a in points] for rank in range(2)]
-        found = fit_line_search(OUTER, w, np.array(table))
-        for rank in told:
+        results = fit_line_search(OUTER, w, np.array(table))
+        for rank in outcome:
             measured = rank.reports[t].line_search
-            assert measured.length == pytest.approx(found.length)
-            assert measured.decrease == pytest.approx(found.decrease)
+            assert measured.length == pytest.approx(results.length)
+            assert measured.decrease == pytest.approx(results.decrease)
             assert (measured.low, measured.high) == pytest.approx(
-                (found.low, found.high)
+                (results.low, results.high)
             )
-        memory = 0.5 * memory + found.length * s
-        x, scale = x + memory, scale * found.step_size_factor
-        for rank in told:
+        memory = 0.5 * memory + results.length * s
+        x, scale = x + memory, scale * results.step_size_factor
+        for rank in outcome:
             assert np.abs(rank.after[t] - x).max() < 1e-11
-    assert told[0].asked == [9, 9, 9]
+    assert outcome[0].asked == [9, 9, 9]
 
 
 def refusals(rank: int, _: int) -> list[str]:

@@ -37,13 +37,16 @@ def job(name: str, lighthouse: str, folder: Path) -> None:
         manager, pg, model, optimizer, aggregator="mean", options=options
     )
     while not (folder / "stop").exists():
-        with local.round() as found:
-            shared = found._job.model
+        with local.round() as results:
+            shared = results._job.model
             before = [*shared.anchor, *shared.memory]
             held = b"".join(x.numpy().tobytes() for x in before)
-            told = hashlib.sha256(held).hexdigest()[:12], float(before[1].abs().sum())
-            with (folder / "said").open("a") as said:
-                print(name, pg.parent.size(), found.rounds, *told, file=said)
+            outcome = (
+                hashlib.sha256(held).hexdigest()[:12],
+                float(before[1].abs().sum()),
+            )
+            with (folder / "events").open("a") as output:
+                print(name, pg.parent.size(), results.rounds, *outcome, file=output)
             for _ in range(3):
                 rows = torch.randn(16, 8)
                 optimizer.zero_grad()
@@ -52,9 +55,9 @@ def job(name: str, lighthouse: str, folder: Path) -> None:
     manager.shutdown()
 
 
-def said(folder: Path, name: str, ranks: int) -> dict[int, tuple[str, str]]:
+def output(folder: Path, name: str, ranks: int) -> dict[int, tuple[str, str]]:
     """Model and momentum, and its size, before each round among so many ranks."""
-    lines = [x.split() for x in (folder / "said").read_text().splitlines()]
+    lines = [x.split() for x in (folder / "events").read_text().splitlines()]
     return {
         int(x[2]): (x[3], x[4])
         for x in lines
@@ -65,15 +68,15 @@ def said(folder: Path, name: str, ranks: int) -> dict[int, tuple[str, str]]:
 def wait_for(folder: Path, name: str, ranks: int, after: int = 0) -> int:
     """The last round, once a rank has done some among so many, after a round."""
     for _ in range(1200):
-        rounds = [t for t in said(folder, name, ranks) if t > after]
+        rounds = [t for t in output(folder, name, ranks) if t > after]
         if len(rounds) > 2:
             return max(rounds)
         time.sleep(0.1)
-    raise TimeoutError(f"{name}, {ranks}: {(folder / 'said').read_text()[-2000:]}")
+    raise TimeoutError(f"{name}, {ranks}: {(folder / 'events').read_text()[-2000:]}")
 
 
 def test_ranks_go_and_come_without_a_restart(tmp_path: Path) -> None:
-    (tmp_path / "said").write_text("")
+    (tmp_path / "events").write_text("")
     short = {"join_timeout_ms": 1000, "quorum_tick_ms": 50}
     lighthouse = torchft._torchft.LighthouseServer(
         "localhost:0", 1, heartbeat_timeout_ms=2000, **short
@@ -102,7 +105,7 @@ def test_ranks_go_and_come_without_a_restart(tmp_path: Path) -> None:
             one.join()
         lighthouse.shutdown()
     for other in ("b", "c"):
-        theirs, ours = said(tmp_path, other, 2), said(tmp_path, "a", 2)
+        theirs, ours = output(tmp_path, other, 2), output(tmp_path, "a", 2)
         both = sorted(set(theirs) & set(ours))
         assert len(both) > 2
         assert all(theirs[t] == ours[t] for t in both)

@@ -33,7 +33,7 @@ def kept(
             local.log_metrics(objective=float(module().detach()))
         while local.rounds < rounds:
             descend(module, optimizer, rank + 1)
-            local.log_metrics(objective=float(module().detach()), seen=local.rounds)
+            local.log_metrics(objective=float(module().detach()), rounds=local.rounds)
         saved = local.state_dict()
     return saved, local.last
 
@@ -45,28 +45,28 @@ def records(folder: Path) -> list[RoundRecord]:
 def test_a_job_leaves_a_trace_that_reports_read(pool: Pool, tmp_path: Path) -> None:
     folder = tmp_path / "job"
     (_, last), *_ = pool.run(kept, 3, str(folder), 4)
-    found = records(folder)
-    assert [record.round for record in found] == [0, 1, 2, 3, 4]
-    assert found[-1].weights == last.weights
-    assert found[-1].horizons == last.steps == (1, 2, 3)
-    assert found[-1].observed["bytes_sent"] > 0
-    assert [record.metrics.get("seen") for record in found] == [None, 1, 2, 3, 4]
-    assert found[-1].objective is not None
+    results = records(folder)
+    assert [record.round for record in results] == [0, 1, 2, 3, 4]
+    assert results[-1].weights == last.weights
+    assert results[-1].horizons == last.steps == (1, 2, 3)
+    assert results[-1].observed["bytes_sent"] > 0
+    assert [record.metrics.get("rounds") for record in results] == [None, 1, 2, 3, 4]
+    assert results[-1].objective is not None
     run = open_folder(folder)
     write_report([run], tmp_path / "page.html")
     assert "Exact weights" in (tmp_path / "page.html").read_text()
     final = run.summary["methods"][0]["final"]["objective"]["mean"]
-    assert final == found[-1].objective
+    assert final == results[-1].objective
 
 
 def test_a_resumed_job_goes_on_with_its_trace(pool: Pool, tmp_path: Path) -> None:
     states = [saved for saved, _ in pool.run(kept, 2, str(tmp_path / "a"), 2)]
     first = records(tmp_path / "a")
     pool.run(kept, 2, str(tmp_path / "a"), 4, states)
-    found = records(tmp_path / "a")
-    assert found[:3] == first
-    assert [record.round for record in found] == [0, 1, 2, 3, 4]
-    assert found[-1].scalars == 2 * found[2].scalars
+    results = records(tmp_path / "a")
+    assert results[:3] == first
+    assert [record.round for record in results] == [0, 1, 2, 3, 4]
+    assert results[-1].scalars == 2 * results[2].scalars
     pool.run(kept, 2, str(tmp_path / "a"), 1)  # a new job in the same folder
     assert [record.round for record in records(tmp_path / "a")] == [0, 1]
 
@@ -92,16 +92,16 @@ def killed(rank: int, _: int, folder: str, state: Any = None) -> Any:
 def test_a_killed_job_loses_no_round(pool: Pool, tmp_path: Path) -> None:
     folder = tmp_path / "job"
     states = pool.run(killed, 2, str(folder))
-    found = records(folder)
-    assert [record.round for record in found] == [0, 1, 2]
-    assert found[2].objective is not None
+    results = records(folder)
+    assert [record.round for record in results] == [0, 1, 2]
+    assert results[2].objective is not None
     size = sum(p.numel() for p in Quadratic(0, (torch.float64,)).parameters())
-    assert found[0].scalars == 2 * size  # the first gradients (E-29)
+    assert results[0].scalars == 2 * size  # the first gradients (E-29)
     with (folder / "seed-0" / "trace.jsonl").open("a") as file:
         file.write('{"round": 3, "la')  # the process died here
     pool.run(killed, 2, str(folder), states)
     again = records(folder)
-    assert again[:3] == found
+    assert again[:3] == results
     assert [record.round for record in again] == [0, 1, 2, 3, 4]
     assert again[4].scalars - again[3].scalars == again[3].scalars - again[2].scalars
 

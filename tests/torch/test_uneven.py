@@ -36,9 +36,9 @@ def test_a_rank_that_runs_out_of_data_waits_for_the_others(
     pool: Pool, rule: str
 ) -> None:
     """It adds its last steps to the next round, and idles from then on."""
-    found = pool.run(uneven, 3, rule, (2, 3, 7))
-    for model, reports in found:
-        assert model.tobytes() == found[0][0].tobytes()
+    results = pool.run(uneven, 3, rule, (2, 3, 7))
+    for model, reports in results:
+        assert model.tobytes() == results[0][0].tobytes()
         assert [r.steps for r in reports] == [
             (2, 2, 2),
             (0, 1, 2),
@@ -54,9 +54,9 @@ def test_a_rank_without_data_does_not_stop_control_variates(
     pool: Pool, steps: tuple[int, ...]
 ) -> None:
     """It has no first gradient; its variate starts at the others' mean."""
-    found = pool.run(uneven, 2, "variate", steps)
-    for model, reports in found:
-        assert model.tobytes() == found[0][0].tobytes()
+    results = pool.run(uneven, 2, "variate", steps)
+    for model, reports in results:
+        assert model.tobytes() == results[0][0].tobytes()
         assert [r.steps for r in reports] == [tuple(min(s, 2) for s in steps)] * 2
 
 

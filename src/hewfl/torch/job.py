@@ -70,6 +70,7 @@ class Job:
         exchange: of displacements.
         variates: control variates, None for algorithms without.
         access: what the algorithm sees of displacements.
+        reads_anchor: whether it reads x as well, which few do.
         unchecked: ranks, weights, model and sketches of the last round, whose weights
             are not yet checked on the data.
         product: ⟨d, Δ⟩ of this rank in the last round, for that check.
@@ -128,6 +129,7 @@ class Job:
         by_entries = options.gram == "full" or demands.variates
         by_entries = by_entries or "entries" in demands.needs
         self.access = Access.ENTRIES if by_entries else Access.NONE
+        self.reads_anchor = False
         if options.overlap:
             if by_entries:
                 text = "False with control variates, aggregators that need entries, and"

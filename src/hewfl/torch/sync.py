@@ -161,17 +161,19 @@ def _initialise_variates(job: Job, records: RankRecords) -> None:
 
 def _aggregate(job: Job, records: RankRecords) -> RoundOutcome:
     """Decide and move, with as much access to displacements as necessary."""
-    while job.access < Access.ENTRIES:
+    while True:
         try:
-            return _aggregate_sum(job, records)
+            if job.access < Access.ENTRIES:
+                return _aggregate_sum(job, records)
+            return _aggregate_entries(job, records)
         except NeedsProductsError:
             job.access = Access.PRODUCTS
         except NeedsEntriesError:
             if job.options.overlap:
                 text = "False for aggregators that need entries of displacements"
                 raise invalid("overlap", text, job.options.overlap) from None
+            job.reads_anchor = job.access is Access.ENTRIES
             job.access = Access.ENTRIES
-    return _aggregate_entries(job, records)
 
 
 def _aggregate_sum(job: Job, records: RankRecords) -> RoundOutcome:
@@ -236,7 +238,9 @@ def _aggregate_entries(job: Job, records: RankRecords) -> RoundOutcome:
     exchange, variates = job.exchange, job.variates
     total_steps = records.rows["total_step"]
     participants, shards = exchange.exchange_shards(records.active, total_steps)
-    anchor = np.asarray(exchange.own_part(job.model.anchor))
+    anchor: Any = NoAnchor()
+    if job.reads_anchor:
+        anchor = np.asarray(exchange.own_part(job.model.anchor))
     round_ = _make_round(job, anchor, shards, participants, records)
     decision, state = checked_decision(job.algorithm, round_, job.state)
     shard = decision.step
@@ -393,13 +397,17 @@ def apply_pending(job: Job) -> None:
 
 
 @final
-class NoAnchor:
-    """Takes the place of x where the algorithm decides without entries."""
+class NoAnchor(np.lib.mixins.NDArrayOperatorsMixin):
+    """Takes the place of x until the algorithm reads it, which asks for entries."""
 
     shape = (0,)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         """Ask for entries: the algorithm then decides again with them."""
+        raise NeedsEntriesError
+
+    def __array_ufunc__(self, *_: Any, **__: Any) -> Any:
+        """Ask for entries, as `__array__`."""
         raise NeedsEntriesError
 
 
