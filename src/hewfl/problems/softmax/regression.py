@@ -27,7 +27,7 @@ from hewfl.core.validation import (
     whole,
 )
 from hewfl.displacements.backend import to_host
-from hewfl.problems.arrays import (
+from hewfl.problems.array_operations import (
     check_pair,
     check_ranges,
     checked_shards,
