@@ -15,10 +15,10 @@ from hewfl.cli.options import (
     Chunk,
     Jobs,
     RunsDir,
-    chunked,
     command,
     cores,
     on_device,
+    with_client_chunk,
 )
 from hewfl.experiments.run_folder import folder_for
 from reproduce.curves_file import read_curves
@@ -91,7 +91,7 @@ def paper(
         return
     with one_line_errors():
         specs = {
-            key: chunked(on_device(spec, device), client_chunk)
+            key: with_client_chunk(on_device(spec, device), client_chunk)
             for key, spec in specs_of(figure, is_quick=small).items()
         }
         folders = {key: folder_for(spec, runs_dir) for key, spec in specs.items()}
@@ -141,8 +141,8 @@ def robustness(
 ) -> None:
     """Compare aggregators under faulty and Byzantine clients.
 
-    MNIST and Covertype by softmax regression and a CNN on Fashion-MNIST, in scenarios with
-    bad labels, bad updates and hidden batch sizes.
+    MNIST and Covertype by softmax regression and a CNN on Fashion-MNIST, in scenarios
+    with bad labels, bad updates and hidden batch sizes.
 
     Stopped at any time and called again, it goes on where it was.
     """

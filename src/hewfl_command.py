@@ -17,11 +17,11 @@ STOPPED = 130
 
 def main() -> None:
     """Import the command, then run it; Ctrl-C ends either with status 130."""
-    # A process that was told to ignore Ctrl-C, as under nohup, goes on ignoring it.
-    hears = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    # A process that ignores Ctrl-C, as under nohup, continues to ignore it.
+    handles = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     code: object = None
     try:
-        if hears:
+        if handles:
             signal.signal(signal.SIGINT, _leave)
             # Python's last steps take every handler away, and Ctrl-C would then kill a
             # command that has done its work. What is registered first runs last.
@@ -37,7 +37,7 @@ def main() -> None:
     except OSError as error:  # the output itself cannot be written
         code = _cannot_write(error)
     finally:
-        if hears:  # Python's own end takes a while too
+        if handles:  # Python's own end takes a while too
             signal.signal(signal.SIGINT, _leave)
     try:
         sys.stdout.flush()

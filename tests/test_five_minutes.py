@@ -37,7 +37,7 @@ def test_the_page_in_five_minutes(
     assert "8 clients, natural partition" in output
     assert "how fast weights fall" in output
     assert "NearTheMean against FedAvg: " in output
-    assert "look at it: hewfl report runs/wards-" in output
+    assert "report: hewfl report runs/wards-" in output
     page = (tmp_path / "wards.html").read_text("utf-8")
     assert "NearTheMean" in page
     printed = capsys.readouterr().out

@@ -65,7 +65,7 @@ def test_tune_alone_writes_the_choice(place: Path) -> None:
     assert not (folder / "summary.json").exists()
     unfinished = runner.invoke(app, ["report", str(folder)])
     assert unfinished.exit_code == 0, unfinished.output
-    assert "wrote report.html, of what there is so far" in unfinished.output
+    assert "wrote report.html, of the rounds done so far" in unfinished.output
     assert "nothing to show yet" in (place / "report.html").read_text()
 
 
@@ -175,7 +175,7 @@ def test_the_second_of_two_is_told_who_the_first_is(place: Path) -> None:
         assert f"0 % of the rounds, process {os.getpid()} on" in listed.output
     again = runner.invoke(app, ["resume", str(folder), "--jobs", "0"])
     assert again.exit_code == 0
-    assert "going on, 0 % of the rounds" in again.output.replace("\n", "")
+    assert "resumed, 0 % of the rounds" in again.output.replace("\n", "")
 
 
 def test_one_damaged_run_does_not_hide_the_others(place: Path) -> None:
@@ -276,7 +276,7 @@ def test_ctrl_c_leaves_a_run_that_resumes(place: Path) -> None:
     os.killpg(process.pid, signal.SIGINT)  # what a terminal does
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert "go on with: hewfl resume" in errors
+    assert "resume with: hewfl resume" in errors
     assert "Traceback" not in errors
     listed = runner.invoke(app, ["ls"])
     assert "%" in listed.output
@@ -293,9 +293,9 @@ def test_the_demo_makes_a_page(place: Path) -> None:
         "a wider grid changes the ranking: see docs/results/README.md" in result.output
     )
     assert "clients with random labels (first seed): 5, 7, 13" in result.output
-    none = result.output.partition("given no weight by Trust: ")[2].partition("\n")[0]
+    none = result.output.partition("given no weight by trust: ")[2].partition("\n")[0]
     assert {"5", "7", "13"} <= set(none.split(", "))
-    assert "given no weight by FedAvg: nobody" in result.output
+    assert "given no weight by FedAvg: none" in result.output
     assert (place / "hewfl-demo" / "report.html").stat().st_size > 10_000
     assert (place / "hewfl-demo" / "figure.png").exists()
 
@@ -319,7 +319,7 @@ def test_the_demo_makes_a_page(place: Path) -> None:
             "error: not enough memory: Unable",
         ),
         (BrokenExecutor("gone"), 1, "error: a worker process was ended from outside"),
-        (KeyboardInterrupt(), 130, "stopped; go on with: hewfl resume "),
+        (KeyboardInterrupt(), 130, "stopped; resume with: hewfl resume "),
     ],
 )
 def test_what_the_system_refuses_is_one_line(

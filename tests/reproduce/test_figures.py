@@ -10,8 +10,8 @@ from reproduce.figures import figure_1, figure_2
 from reproduce.specs import extended_spec, main_methods, rivals
 
 from hewfl.experiments.method_spec import MethodSpec
+from hewfl.experiments.plots import styles_of
 from hewfl.experiments.results import Results
-from hewfl.experiments.styles import styles_of
 from hewfl.plotting import plain_text
 from tests.experiments.test_report import hostile_run, results_of
 

@@ -133,12 +133,12 @@ def test_figure_2_stopped_by_ctrl_c_goes_on_when_called_again(
         patch.setattr(Bars, "step", step)
         stopped = runner.invoke(app, [*words(place, "fig2"), "--jobs", "0"])
     assert stopped.exit_code == 130
-    told = "stopped; go on with: python -m reproduce paper fig2 --quick --jobs 0 --runs-dir "
+    told = "stopped; resume with: python -m reproduce paper fig2 --quick --jobs 0 --runs-dir "
     assert stopped.stderr.count("stopped") == 1
     assert told in stopped.stderr
     result = paper(place, "fig2")
-    assert result.output.count(": going on, to be tuned") == 2
-    assert ": going on, to be tuned, 1 of 1 trials done" in result.output
+    assert result.output.count(": resumed, to be tuned") == 2
+    assert ": resumed, to be tuned, 1 of 1 trials done" in result.output
     output = place / "fig2"
     panels = {f"mnist-{r}" for r in FIGURE_2}
     assert names(output) == GRID | {"figure2.png", "figure2.pdf"}

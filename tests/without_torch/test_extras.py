@@ -162,13 +162,13 @@ import sys
 from dataclasses import replace
 from hewfl.cli import app
 from hewfl.cli import demo as page
-from hewfl.cli.demo import bad_demo_spec, demo_spec
+from hewfl.cli.demo import faulty_demo_spec, demo_spec
 from hewfl.experiments.spec_sections import TuneSpec
 module = sys.modules["hewfl.cli.demo"]
 def shortened(spec):
     return replace(spec, rounds=3, seeds=(0, 1), tune=TuneSpec(rounds=2, seeds=(0,)))
-good, bad = shortened(demo_spec()), shortened(bad_demo_spec())
-module.demo_spec, module.bad_demo_spec = lambda: good, lambda: bad
+good, bad = shortened(demo_spec()), shortened(faulty_demo_spec())
+module.demo_spec, module.faulty_demo_spec = lambda: good, lambda: bad
 app(["demo", "--jobs", "0", "-o", "out"], standalone_mode=False)
 """
 

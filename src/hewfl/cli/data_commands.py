@@ -125,12 +125,12 @@ def get(
 ) -> None:
     """Download data sets that are not here, and check and parse them."""
     with one_line_errors():
-        found = []
+        datasets = []
         for name in names:
             with progress_bar() as report:
                 fetch(dataset_info(name), report)
-            found.append(load(name, download=False))
-    _print_datasets(found, as_json=as_json)
+            datasets.append(load(name, download=False))
+    _print_datasets(datasets, as_json=as_json)
     if not as_json:
         typer.echo(f"downloads are kept in {download_root()}")
 
@@ -146,11 +146,11 @@ def check(
     client_column: ClientColumn = None,
     as_json: AsJson = False,
 ) -> None:
-    """Verify checksums, parse, and say what was found; fail if anything is wrong."""
+    """Verify checksums, parse, and print the result; fail if anything is wrong."""
     with one_line_errors():
         statuses = [dataset_status(info) for info in CATALOGUE.values()]
     here = [status.info.name for status in statuses if status.state != "absent"]
-    wanted, found = names or here, []
+    wanted, datasets = names or here, []
     for name in wanted:
         is_file = (
             name not in CATALOGUE
@@ -161,20 +161,20 @@ def check(
             else {}
         )
         with contextlib.suppress(typer.Exit), one_line_errors(as_option):
-            found.append(check_dataset(name, **columns))
-    if found or as_json:
-        _print_datasets(found, as_json=as_json)
-    if len(found) < len(wanted):
+            datasets.append(check_dataset(name, **columns))
+    if datasets or as_json:
+        _print_datasets(datasets, as_json=as_json)
+    if len(datasets) < len(wanted):
         raise typer.Exit(1)
 
 
-def _print_datasets(found: list[Dataset], *, as_json: bool) -> None:
+def _print_datasets(datasets: list[Dataset], *, as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps([_dataset_record(d) for d in found], indent=1))
+        typer.echo(json.dumps([_dataset_record(d) for d in datasets], indent=1))
         return
     columns = ("name", "rows", "columns", "type", "classes", "source")
     table = _table("sound data sets", *columns)
-    for d in found:
+    for d in datasets:
         record = _dataset_record(d)
         table.add_row(
             escape(d.name),

@@ -1,4 +1,4 @@
-"""A first look on the built-in digits, in ten seconds: good clients, then bad ones."""
+"""`hewfl demo`: two comparisons on the built-in digits, honest clients and faulty ones."""
 
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -24,11 +24,11 @@ HEW, HEW_PLAIN = "HEW (Alg. 2)", "HEW (Alg. 3)"
 AMPLITUDES, SCALES = (0.5, 1.0, 2.0, 4.0, 8.0), (0.2, 0.4, 0.8, 1.6)
 RATIOS = (1.1, 1.25, 1.5, 1.75, 2.0)
 """The paper's own grids."""
-BAD_SHARE = 0.15
+FAULTY_SHARE = 0.15
 """Of the clients in the second part: three of twenty."""
 NO_WEIGHT = 0.1
 """Less than this part of an equal share is called none."""
-TRUST, KNOWS = "Trust", "knows who is bad"
+TRUST, ORACLE = "trust", "oracle"
 WIDE = (4.0, 16.0, 64.0, 256.0)
 WIDE_SCALES = (0.8, 3.2, 12.8, 51.2)
 
@@ -68,23 +68,23 @@ def demo_spec() -> Spec:
     )
 
 
-def bad_demo_spec() -> Spec:
+def faulty_demo_spec() -> Spec:
     """The digits again, shuffled; three of the twenty clients have random labels.
 
-    The objective is that of the other seventeen. No rule is told who they are, but for
-    the yardstick in the last row.
+    The objective is that of the other seventeen. No rule knows which they are, except the
+    oracle in the last row.
     """
     amplitudes, scales = {"amplitude": WIDE}, {"step_scale": WIDE_SCALES}
     exact = {"kappa": 10.0, "normalize": "total_step", "cross_fit": False}
     return Spec(
-        name="demo-bad-clients",
+        name="demo-faulty-clients",
         methods=(
             MethodSpec("FedAvg", "FedAvg", {}, scales),
             MethodSpec("HewFixed", "horizon", {"power": 1.0}, amplitudes),
-            MethodSpec("exact", "HEW (Alg. 3), kappa 10", exact, amplitudes),
+            MethodSpec("exact", "exact weights, kappa 10", exact, amplitudes),
             MethodSpec("geometric-median", "geometric median", {}, amplitudes),
             MethodSpec("trust", TRUST, {}, amplitudes),
-            MethodSpec("oracle", KNOWS, {}, amplitudes),
+            MethodSpec("oracle", ORACLE, {}, amplitudes),
         ),
         rounds=40,
         seeds=(0, 1, 2),
@@ -96,14 +96,14 @@ def bad_demo_spec() -> Spec:
             partition="iid",
             batch_size=8,
             local_steps={"kind": "ChoiceSteps", "choices": [1, 2, 4, 8]},
-            scenario={"faults": [{"kind": "RandomLabels", "share": BAD_SHARE}]},
+            scenario={"faults": [{"kind": "RandomLabels", "share": FAULTY_SHARE}]},
         ),
         tune=TuneSpec(rounds=20, seeds=(3,)),
     )
 
 
-def without_weight(results: Results, label: str) -> list[int]:
-    """Clients that a method of the first seed gave next to nothing, at the end.
+def clients_without_weight(results: Results, label: str) -> list[int]:
+    """Clients to which a method gave next to no weight at the end of the first seed.
 
     By the mean of the last ten rounds, against a tenth of an equal share.
     """
@@ -116,12 +116,9 @@ def without_weight(results: Results, label: str) -> list[int]:
     return sorted(i for i, weight in total.items() if weight < least)
 
 
-def bad_of(results: Results) -> list[int]:
-    """Who was bad in the first seed, as its trace says."""
+def faulty_clients(results: Results) -> list[int]:
+    """The faulty clients of the first seed, from its trace."""
     return list(results.records[0][0][0].scenario["faulty"])
-
-
-# ------------------ `hewfl demo`: two comparisons on the built-in digits, good
 
 
 def demo(
@@ -135,12 +132,12 @@ def demo(
 
     Twenty clients hold skewed shares and do 1, 2, 4 or 8 local steps each; every
     method is tuned on the same grid of step sizes and run for three seeds. Then three
-    of twenty have random labels, and nobody is told who.
+    of twenty have random labels, and no rule knows which.
     """
     console = Console()
     console.print(f"[bold]hewfl demo[/]: {escape(str(demo.__doc__).splitlines()[0])}")
     with one_line_errors():
-        specs = (demo_spec(), bad_demo_spec())
+        specs = (demo_spec(), faulty_demo_spec())
         folders = [folder_for(spec, output / "runs") for spec in specs]
         execute(folders, jobs, console)
         write_report(folders, output / "report.html")
@@ -149,29 +146,29 @@ def demo(
         if find_spec("matplotlib") is not None:
             figure_run(good.results, output / "figure")
             made += [output / "figure.png", output / "figure.pdf"]
-        told = [*sentences(good.summary), *bad_sentences(bad.results, bad.summary)]
+        lines = [*sentences(good.summary), *faulty_sentences(bad.results, bad.summary)]
     if any(choice.at_edge for choice in good.choices):
         console.print(
             "The first grids are the paper's. Where the best value is at the edge, a "
             "wider grid changes the ranking: see docs/results/README.md.",
             soft_wrap=True,
         )
-    for line in told:
+    for line in lines:
         console.print(line, highlight=False, soft_wrap=True)
     console.print("made " + ", ".join(map(str, made)), highlight=False)
 
 
 def sentences(summary: dict[str, Any]) -> list[str]:
-    """What the comparison says, with its intervals, and what the audit found."""
+    """Differences with their intervals, and the result of the audit."""
     lines = []
     for pair in summary["pairs"]:
         if pair["first"] == HEW and pair["quantity"] == "objective":
             mean, low, high = pair["mean"], pair["low"], pair["high"]
-            told = ""
-            if low is not None:  # both came through with two seeds or more
-                told = f"{mean:+.4f}, 95 % interval {low:+.4f} to {high:+.4f}: "
+            numbers = ""
+            if low is not None:  # both have two finite seeds or more
+                numbers = f"{mean:+.4f}, 95 % interval {low:+.4f} to {high:+.4f}: "
             start = f"objective of {HEW} less that of {pair['second']}"
-            lines.append(f"{start}: {told}{pair['verdict']}")
+            lines.append(f"{start}: {numbers}{pair['verdict']}")
     audits = [m["audit"] for m in summary["methods"] if m["audit"] is not None]
     checks = sum(audit["checks"] for audit in audits)
     violations = sum(audit["violations"] for audit in audits)
@@ -182,21 +179,23 @@ def sentences(summary: dict[str, Any]) -> list[str]:
     return lines
 
 
-def bad_sentences(results: Results, summary: dict[str, Any]) -> list[str]:
-    """Who was bad, who was given no weight, and what it cost those who trust all."""
+def faulty_sentences(results: Results, summary: dict[str, Any]) -> list[str]:
+    """The faulty clients, the clients without weight, and the accuracies."""
     final = {m["label"]: m["final"] for m in summary["methods"]}
-    lines = [f"clients with random labels (first seed): {_names(bad_of(results))}"]
+    lines = [
+        f"clients with random labels (first seed): {_names(faulty_clients(results))}"
+    ]
     for label in (TRUST, "FedAvg"):
-        found = without_weight(results, label)
-        lines.append(f"given no weight by {label}: {_names(found)}")
+        clients = clients_without_weight(results, label)
+        lines.append(f"given no weight by {label}: {_names(clients)}")
     shown = [
         f"{label} {mean:.3f}"
-        for label in ("FedAvg", TRUST, KNOWS)
+        for label in ("FedAvg", TRUST, ORACLE)
         if (mean := final[label].get("test_accuracy", {}).get("mean")) is not None
     ]
-    lines.append(f"test accuracy with three bad clients: {', '.join(shown)}")
+    lines.append(f"test accuracy with three faulty clients: {', '.join(shown)}")
     return lines
 
 
 def _names(clients: Sequence[int]) -> str:
-    return ", ".join(map(str, clients)) if clients else "nobody"
+    return ", ".join(map(str, clients)) if clients else "none"

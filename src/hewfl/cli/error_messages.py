@@ -1,4 +1,4 @@
-"""How the command says what went wrong."""
+"""Errors of the command in one line."""
 
 import ast
 import errno
@@ -32,7 +32,7 @@ def as_change(column: str) -> str:
 def one_line_errors(
     label: Callable[[str], str] = "label_column={!r}".format,
 ) -> Iterator[None]:
-    """Say our own errors in one line, and what the system refuses to do.
+    """Print hewfl's errors in one line, and those of the system.
 
     That is: a file that cannot be written, a disk that is full, memory that is not
     there, a worker that was killed, Ctrl-C. Others are bugs and keep their traceback.
@@ -52,7 +52,7 @@ def one_line_errors(
         text = _LABEL.sub(lambda m: label(ast.literal_eval(m[1])), str(error))
         _say(text)
         raise typer.Exit(2 if isinstance(error, InvalidInputError) else 1) from error
-    except BrokenPipeError:  # whoever read the output has gone: typer ends quietly
+    except BrokenPipeError:  # the reader of the output is gone: typer ends quietly
         raise
     except OSError as error:
         place = "" if error.filename is None else f"{error.filename}: "

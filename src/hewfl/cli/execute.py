@@ -1,4 +1,4 @@
-"""Do what is left of runs, with bars, and show what came of them."""
+"""Execute runs with progress bars, and print their results."""
 
 import shlex
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,7 @@ from rich.table import Table
 
 from hewfl.cli.options import cores
 from hewfl.cli.progress import Bars
-from hewfl.cli.run_list import how_far
+from hewfl.cli.run_list import progress_text
 from hewfl.experiments.executor import Executor
 from hewfl.experiments.run import run_all, tune_all
 from hewfl.experiments.run_folder import Folder, holder_of
@@ -32,20 +32,20 @@ def execute(
     again: str | None = None,
     is_brief: bool = False,
 ) -> None:
-    """Do what is left of runs, with bars, and show what came of them.
+    """Do the remaining work of runs, with progress bars, and print the results.
 
     Args:
         folders: the runs.
         jobs: processes.
-        console: where to.
+        console: for the output.
         cluster: address of a scheduler whose workers do the work, None for none.
-        again: the command that goes on after Ctrl-C; `hewfl resume` if absent.
+        again: the command that resumes after Ctrl-C; `hewfl resume` if absent.
         is_brief: leave out what tuning chose and the last rounds.
     """
-    _say_resumed(folders, console)
+    _print_resumed(folders, console)
     resumable = _resumable(folders, again, cluster)
-    with resumable, _crew(cluster) as crew, Bars(console) as bars:
-        run_all(folders, jobs=cores(jobs), progress=bars, cluster=crew)
+    with resumable, _executor(cluster) as executor, Bars(console) as bars:
+        run_all(folders, jobs=cores(jobs), progress=bars, cluster=executor)
     for folder in () if is_brief else folders:
         show_choices(folder, console)
         show_summary(folder, console)
@@ -54,17 +54,17 @@ def execute(
 def tune_one(
     folder: Folder, jobs: int | None, console: Console, *, cluster: str | None = None
 ) -> None:
-    """Choose the hyper-parameters of a run, with bars, and show them."""
+    """Choose the hyper-parameters of a run, with progress bars, and print them."""
     if folder.tuned is None:
-        _say_resumed([folder], console)
+        _print_resumed([folder], console)
         resumable = _resumable([folder], None, cluster)
-        with resumable, _crew(cluster) as crew, Bars(console) as bars:
-            tune_all([folder], jobs=cores(jobs), progress=bars, cluster=crew)
+        with resumable, _executor(cluster) as executor, Bars(console) as bars:
+            tune_all([folder], jobs=cores(jobs), progress=bars, cluster=executor)
     show_choices(folder, console)
 
 
-def _crew(cluster: str | None) -> AbstractContextManager[Executor | None]:
-    """The workers at an address; without one, nothing of Dask is imported."""
+def _executor(cluster: str | None) -> AbstractContextManager[Executor | None]:
+    """The workers at an address; Dask is imported only with one."""
     if cluster is None:
         return nullcontext()
     from hewfl.experiments.dask_executor import cluster_at  # noqa: PLC0415 - as said
@@ -73,21 +73,19 @@ def _crew(cluster: str | None) -> AbstractContextManager[Executor | None]:
 
 
 def show_choices(folder: Folder, console: Console) -> None:
-    """What tuning chose, with a warning where the best was at the end of a list."""
+    """Print the choices of tuning, with a warning where one is at the end of a list."""
     for choice in folder.choices:
         values = ", ".join(f"{k} = {v}" for k, v in choice.parameters.items())
         edge = ", ".join(choice.at_edge)
         warning = f" [yellow]({edge} at the edge of its grid)[/]" if edge else ""
         if all(None in row["scores"] for row in choice.table):
-            warning = (
-                " [red](no candidate came through the trials; try smaller steps)[/]"
-            )
+            warning = " [red](every candidate diverged; try smaller steps)[/]"
         line = f"  {escape(choice.label)}: {escape(values)}{warning}"
         console.print(line, soft_wrap=True)
 
 
 def show_summary(folder: Folder, console: Console) -> None:
-    """The last round of every method, mean and deviation over the seeds."""
+    """Print the last round of every method, mean and deviation over the seeds."""
     summary = folder.summary
     rounds, seeds = summary["rounds"], len(summary["seeds"])
     title = f"{summary['name']}: after {rounds} rounds, {seeds} seeds"
@@ -112,19 +110,19 @@ def show_summary(folder: Folder, console: Console) -> None:
 
 
 def show_verdicts(folder: Folder, console: Console) -> None:
-    """Who is ahead of whom in the objective, by paired intervals; what to do next."""
+    """Print all pairs in the objective, with intervals, and the next command."""
     pairs = [p for p in folder.summary["pairs"] if p["quantity"] == "objective"]
     for pair in pairs[:MOST_PAIRS]:
-        told = f"{pair['first']} against {pair['second']}: {pair['verdict']}"
+        line = f"{pair['first']} against {pair['second']}: {pair['verdict']}"
         if pair["low"] is not None:
-            told += f" (objective {pair['mean']:+.4g}, 95 % interval "
-            told += f"{pair['low']:+.4g} to {pair['high']:+.4g})"
-        console.print(f"  {told}", highlight=False, soft_wrap=True, markup=False)
+            line += f" (objective {pair['mean']:+.4g}, 95 % interval "
+            line += f"{pair['low']:+.4g} to {pair['high']:+.4g})"
+        console.print(f"  {line}", highlight=False, soft_wrap=True, markup=False)
     if len(pairs) > MOST_PAIRS:
         left = f"  and {len(pairs) - MOST_PAIRS} pairs more, in summary.json"
         console.print(left, highlight=False)
     name = shlex.quote(str(folder.path))
-    next_ = f"look at it: hewfl report {name} -o report.html"
+    next_ = f"report: hewfl report {name} -o report.html"
     console.print(next_, highlight=False, soft_wrap=True, markup=False)
 
 
@@ -136,13 +134,13 @@ def _cell(key: str, value: Any) -> str:
     return mean_text(value)
 
 
-def _say_resumed(folders: Sequence[Folder], console: Console) -> None:
-    """Say which runs are taken up where they were, and which need nothing more."""
+def _print_resumed(folders: Sequence[Folder], console: Console) -> None:
+    """Print which runs are resumed, and which were done before."""
     for folder in folders:
         is_new = not (folder.path / "spec.toml").exists()
         if is_new or holder_of(folder.path) is not None:  # the lock will say it
             continue
-        far = "done before" if folder.is_done else f"going on, {how_far(folder)}"
+        far = "done before" if folder.is_done else f"resumed, {progress_text(folder)}"
         line = f"{folder.path}: {far}"
         console.print(line, highlight=False, soft_wrap=True, markup=False)
 
@@ -151,7 +149,7 @@ def _say_resumed(folders: Sequence[Folder], console: Console) -> None:
 def _resumable(
     folders: Sequence[Folder], again: str | None, cluster: str | None
 ) -> Iterator[None]:
-    """Ctrl-C leaves runs that can go on; say how."""
+    """After Ctrl-C print the commands that resume the runs."""
     try:
         yield
     except KeyboardInterrupt as error:
@@ -162,7 +160,7 @@ def _resumable(
         if again is not None and left:
             commands = [again]
         for command in commands:
-            typer.echo(f"stopped; go on with: {command}", err=True)
+            typer.echo(f"stopped; resume with: {command}", err=True)
         if not commands:
             typer.echo("stopped", err=True)
         raise typer.Exit(130) from error

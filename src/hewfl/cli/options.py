@@ -1,4 +1,4 @@
-"""Options that several commands share, and what they mean for a spec."""
+"""Options of several commands, and their effect on a spec."""
 
 import os
 import shlex
@@ -19,9 +19,7 @@ RUNS_DIR = Path("runs")
 RunsDir = Annotated[Path, typer.Option(help="Folder that holds the runs.")]
 Jobs = Annotated[
     int | None,
-    typer.Option(
-        min=0, help="Processes; one per core if absent, 0 for this one alone."
-    ),
+    typer.Option(min=0, help="Worker processes; one per core if absent, 0 for none."),
 ]
 Address = Annotated[
     str | None,
@@ -34,14 +32,14 @@ Address = Annotated[
 Chunk = Annotated[
     str | None,
     typer.Option(
-        help='Most models of a module stepped at once: a number, or "auto" for as many '
+        help='Largest number of module replicas stepped at once: a number, or "auto" for as many '
         "as fit into memory. Sets problem.client_chunk."
     ),
 ]
 
 
-def chunked(spec: Spec, chunk: str | None) -> Spec:
-    """The spec with at most so many models of a module stepped at once."""
+def with_client_chunk(spec: Spec, chunk: str | None) -> Spec:
+    """The spec with a limit on the module replicas stepped at once."""
     if chunk is None:
         return spec
     if not spec.problem.is_module:
@@ -55,22 +53,22 @@ def chunked(spec: Spec, chunk: str | None) -> Spec:
 
 
 def on_device(spec: Spec, device: str | None) -> Spec:
-    """The spec with its samples elsewhere; the name is checked as in a file."""
+    """The spec on a device; the name is validated as in a file."""
     if device is None:
         return spec
     return spec_from_table(spec_table(spec) | {"device": device})
 
 
 def command(words: Sequence[str], asked: Mapping[str, Any], *, small: bool) -> str:
-    """The command that goes on with what was stopped: its words, and options given."""
-    found = [*words, *(["--quick"] if small else [])]
+    """The command that resumes: its words and the options that were given."""
+    command_ = [*words, *(["--quick"] if small else [])]
     for option, value in asked.items():
-        found += [] if value is None else [option, str(value)]
-    return shlex.join(found)
+        command_ += [] if value is None else [option, str(value)]
+    return shlex.join(command_)
 
 
 def cores(jobs: int | None) -> int:
-    """The processes to use."""
+    """The number of worker processes."""
     if jobs is not None:
         return jobs
     if sys.platform == "linux":  # a job may be given some of the cores only

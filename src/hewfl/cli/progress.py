@@ -64,8 +64,8 @@ class Bars(Progress):
     def note(self, text: str) -> None:
         """Say beside the bar who is at work."""
         assert self._bar is not None
-        told = f"{self._tasks[0].stage} ({text})"
-        self._bars.update(self._bar, description=told)
+        text = f"{self._tasks[0].stage} ({text})"
+        self._bars.update(self._bar, description=text)
 
     def _speak(self, bar: rich.progress.Task) -> None:
         """A line for a log, if the last one is a while ago."""
@@ -101,7 +101,7 @@ class Bars(Progress):
 
 @final
 class _TimeLeft(rich.progress.ProgressColumn):
-    """rich's own forgets after half a minute, less than some rounds take."""
+    """Time left by the rate since the start; rich forgets after half a minute."""
 
     max_refresh = 0.5
 

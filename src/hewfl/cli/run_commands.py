@@ -11,7 +11,7 @@ from rich.console import Console
 
 from hewfl.cli.error_messages import as_change, one_line_errors
 from hewfl.cli.execute import execute, show_verdicts, tune_one
-from hewfl.cli.options import RUNS_DIR, Address, Chunk, Jobs, RunsDir, chunked
+from hewfl.cli.options import RUNS_DIR, Address, Chunk, Jobs, RunsDir, with_client_chunk
 from hewfl.core.validation import invalid
 from hewfl.experiments.run_folder import folder_for, open_folder
 from hewfl.experiments.spec import (
@@ -42,9 +42,9 @@ def run(
     overrides: Overrides = None,
     client_chunk: Chunk = None,
 ) -> None:
-    """Tune and run an experiment; one that was begun goes on where it stopped."""
+    """Tune and run an experiment; resume it if it was begun."""
     with one_line_errors(as_change):
-        spec = chunked(read(file, overrides or []), client_chunk)
+        spec = with_client_chunk(read(file, overrides or []), client_chunk)
         folder, console = folder_for(spec, runs_dir), Console()
         execute([folder], jobs, console, cluster=cluster)
         show_verdicts(folder, console)
@@ -59,10 +59,10 @@ def tune(
     overrides: Overrides = None,
     client_chunk: Chunk = None,
 ) -> None:
-    """Choose the hyper-parameters that a spec leaves open as grids, and stop there."""
+    """Choose the hyper-parameters of a spec from its grids; run no seeds."""
     console = Console()
     with one_line_errors(as_change):
-        spec = chunked(read(file, overrides or []), client_chunk)
+        spec = with_client_chunk(read(file, overrides or []), client_chunk)
         folder = folder_for(spec, runs_dir)
         tune_one(folder, jobs, console, cluster=cluster)
         if folder.spec.is_tuned:
@@ -80,7 +80,7 @@ def resume(
     jobs: Jobs = None,
     cluster: Address = None,
 ) -> None:
-    """Go on with a run that was stopped."""
+    """Resume a run that was stopped."""
     with one_line_errors():
         run, console = open_folder(folder), Console()
         execute([run], jobs, console, cluster=cluster)
@@ -88,7 +88,7 @@ def resume(
 
 
 def spec() -> None:
-    """Print a spec with every field, its default and what it means."""
+    """Print a spec with every field, its default and its meaning."""
     # Bytes, as TOML is UTF-8 whatever the console is.
     typer.echo(template().encode(), nl=False)
 
@@ -99,10 +99,11 @@ def report(
     output: Annotated[Path, typer.Option("--output", "-o")] = Path("report.html"),
     target: Annotated[
         list[str] | None,
-        typer.Option(help="What to reach, as in test_accuracy=0.8. Repeatable."),
+        typer.Option(help="Value to reach, as in test_accuracy=0.8. Repeatable."),
     ] = None,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Write it again until the runs are done.")
+        bool,
+        typer.Option("--watch", help="Write the page again until the runs are done."),
     ] = False,
     interval: Annotated[
         float, typer.Option(min=0.1, help="Seconds between two writes of --watch.")
@@ -110,8 +111,8 @@ def report(
 ) -> None:
     """Write one self-contained HTML page about runs, finished or not.
 
-    Of a run that goes on the page has what there is by now; with --watch it is written
-    again, and loads itself again, until the run is done.
+    The page of an unfinished run shows the rounds done so far. With --watch it is
+    written again, and reloads itself, until the run is done.
     """
     with one_line_errors():
         if output.is_dir():
@@ -120,7 +121,9 @@ def report(
         runs = [open_folder(folder) for folder in folders]
         again = interval if watch else None
         is_done = write_report(runs, output, targets=targets, refresh=again)
-        typer.echo(f"wrote {output}" + ("" if is_done else ", of what there is so far"))
+        typer.echo(
+            f"wrote {output}" + ("" if is_done else ", of the rounds done so far")
+        )
         try:
             while watch and not is_done:
                 time.sleep(interval)
@@ -133,7 +136,7 @@ def report(
 
 
 def _target(text: str) -> tuple[str, float]:
-    """A quantity and the value that is to be reached."""
+    """A quantity and its target."""
     name, _, value = text.partition("=")
     try:
         number = float(value)

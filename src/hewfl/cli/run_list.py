@@ -1,4 +1,4 @@
-"""`hewfl ls`: the runs in a folder and how far they are."""
+"""`hewfl ls`: the runs in a folder and their progress."""
 
 from pathlib import Path
 from typing import Annotated
@@ -29,9 +29,9 @@ def ls(
         Path, typer.Argument(help="Folder that holds runs.")
     ] = RUNS_DIR,
 ) -> None:
-    """List the runs in a folder and how far they are.
+    """List the runs in a folder and their progress.
 
-    Specs, summaries, checkpoints' manifests and constants are read, traces are not.
+    Traces are not read.
     """
     with one_line_errors():
         if runs_dir != RUNS_DIR and not runs_dir.is_dir():
@@ -54,7 +54,7 @@ def ls(
 
 
 def _row(path: Path) -> tuple[tuple[str, ...], str]:
-    """A run's cells, and its state or what is wrong with it."""
+    """A run's cells, and its state or its error."""
     try:
         folder = open_folder(path)
         spec, state = folder.spec, _state(folder)
@@ -65,25 +65,25 @@ def _row(path: Path) -> tuple[tuple[str, ...], str]:
 
 
 def _state(folder: Folder) -> str:
-    """What is done of a run and who is at it."""
+    """The progress of a run and the process that works on it."""
     for seed in folder.spec.seeds:
         read_json(folder.of_seed(seed) / "constants.json", missing=True)
     if folder.is_done:
-        how_far(folder)
+        progress_text(folder)
         _ = folder.summary  # raises if it is damaged
         return "[green]done[/]"
     holder = holder_of(folder.path)
-    running = "" if holder is None else f", {escape(holder)} is at it"
-    return how_far(folder) + running
+    running = "" if holder is None else f", {escape(holder)} works on it"
+    return progress_text(folder) + running
 
 
-def how_far(folder: Folder) -> str:
-    """What is done of a run, in words."""
+def progress_text(folder: Folder) -> str:
+    """The progress of a run, in words."""
     if folder.tuned is None:
         how = folder.spec.tune
         total = len(how.seeds) + (len(how.screen_seeds) if how.screen_rounds else 0)
         done = sum(1 for _ in folder.trials.glob("*.json"))
-        of = "" if how.local_search else f" of {total}"  # nobody knows beforehand
+        of = "" if how.local_search else f" of {total}"  # not known in advance
         return f"to be tuned, {done}{of} trials done" if done else "to be tuned"
     total = folder.spec.rounds * len(folder.spec.seeds)
     done = sum(rounds_done(folder.of_seed(seed)) for seed in folder.spec.seeds)

@@ -1,4 +1,4 @@
-"""The problem and the clients that a spec and a seed stand for."""
+"""The problem and the federation of a spec and a seed."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -47,7 +47,7 @@ NAMES = {
 
 
 def build_federation(spec: Spec) -> Federation:
-    """Who takes part, with how many steps of which size."""
+    """The federation of a spec: local steps, batch size, participation, scenario."""
     clients = spec.clients
     return Federation(
         make_local_steps(clients.local_steps),
@@ -106,8 +106,8 @@ def naming_run(spec: Spec, seed: int) -> Iterator[None]:
 
 def start_of(problem: Any) -> Float64[Array, " d"] | None:
     """Where a run starts: at a module's own parameters, else at zero."""
-    found: Float64[Array, " d"] | None = getattr(problem, "start", None)
-    return found
+    start: Float64[Array, " d"] | None = getattr(problem, "start", None)
+    return start
 
 
 @final
@@ -181,13 +181,13 @@ def _own(spec: Spec, seed: int) -> Problem:
         seed,
     )
     call = load_code(asked.factory, PROBLEMS_GROUP, "problem.factory")
-    found = make(call, asked.options, {"data": data}, "problem.options")
-    if not isinstance(found, Problem) or found.n != spec.clients.n:
-        n = getattr(found, "n", None)
+    problem = make(call, asked.options, {"data": data}, "problem.options")
+    if not isinstance(problem, Problem) or problem.n != spec.clients.n:
+        n = getattr(problem, "n", None)
         rule = f"a hewfl.problems.Problem with n = {spec.clients.n} clients"
-        got = f"{asked.factory!r}, which makes {format_value(found)} with n = {n}"
+        got = f"{asked.factory!r}, which makes {format_value(problem)} with n = {n}"
         raise invalid("problem.factory", rule, got)
-    return found
+    return problem
 
 
 def _on_device(spec: Spec, array: Any) -> Any:

@@ -115,12 +115,12 @@ def _module(spec: Spec, seed: int, dataset: Dataset) -> Any:
     }
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        found = make(call, wanted.options, offered, "problem.options")
-    if not isinstance(found, torch.nn.Module):
+        module = make(call, wanted.options, offered, "problem.options")
+    if not isinstance(module, torch.nn.Module):
         raise invalid(
-            "problem.model", "one that makes a torch module", format_value(found)
+            "problem.model", "one that makes a torch module", format_value(module)
         )
-    return found
+    return module
 
 
 def _check_fit(spec: Spec, dataset: Dataset) -> None:
@@ -128,9 +128,9 @@ def _check_fit(spec: Spec, dataset: Dataset) -> None:
     if spec.problem.model not in MODELS:
         return
     features, classes = SHAPES[spec.problem.model]
-    found = (dataset.features.shape[1], len(dataset.classes))
-    if found[0] != features or found[1] > classes:
-        has = f"{dataset.name} has {found[0]} features and {found[1]} classes"
+    shape = (dataset.features.shape[1], len(dataset.classes))
+    if shape[0] != features or shape[1] > classes:
+        has = f"{dataset.name} has {shape[0]} features and {shape[1]} classes"
         wants = f"{spec.problem.model} is for {features} and at most {classes}"
         rule = f"one for data.name = {spec.data.name!r} ({has}; {wants})"
         raise invalid("problem.model", rule, f'"{spec.problem.model}"')

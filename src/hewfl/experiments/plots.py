@@ -1,4 +1,8 @@
-"""Curves of a run's quantities on axes of matplotlib: the leaders, and the rest.
+"""Figures of a run by matplotlib: styles of methods, curves, final weights.
+
+The algorithm gives a method its colour, in every figure and page; variants of one
+algorithm differ in dashes and markers. If another algorithm of the comparison has the
+colour already, a free one is taken as long as there are any.
 
 Lines are means over seeds; a line ends where one of its seeds diverged. The leaders,
 HEW and its best rival, have bands of one standard deviation of the seeds to each side
@@ -6,13 +10,15 @@ and their names at the ends of their lines; the others are thin lines.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 
 from hewfl.core.array_types import Float64
 from hewfl.core.validation import Array, invalid
+from hewfl.experiments.method_spec import MethodSpec
 from hewfl.experiments.results import (
     AXES,
     GAPS,
@@ -24,10 +30,62 @@ from hewfl.experiments.results import (
     mean_axis_values,
 )
 from hewfl.experiments.statistics import final_values, half_width
-from hewfl.experiments.styles import ADAPTIVE, MARKERS, Style, styles_of
-from hewfl.plotting import legend, name_ends, plain_text, save
+from hewfl.plotting import COLOURS, legend, name_ends, plain_text, save
 from hewfl.server.trace import AVERAGED
 
+DASHES: tuple[tuple[float, ...], ...] = (
+    (),
+    (6.0, 2.0),
+    (2.0, 1.5),
+    (6.0, 2.0, 1.5, 2.0),
+    (10.0, 3.0),
+    (4.0, 1.5, 1.5, 1.5, 1.5, 1.5),
+)
+"""Lengths of strokes and gaps, in line widths; the first is solid."""
+
+MARKERS = {
+    "": "",
+    "circle": "o",
+    "square": "s",
+    "triangle": "^",
+    "diamond": "D",
+    "cross": "x",
+    "plus": "+",
+    "wedge": "v",
+}
+"""Markers by their names on a page and in matplotlib; the first is none."""
+
+ADAPTIVE = ("HewHom", "HewHet", "exact", "HewControl")
+"""The methods with exact weights."""
+
+_FAMILIES = {
+    "HewHom": ("vermilion", 0),
+    "HewHet": ("blue", 0),
+    "HewFixed": ("green", 1),
+    "HewControl": ("sky", 0),
+    "UniformLocalSGD": ("grey", 1),
+    "FedAvg": ("amber", 2),
+    "FedNova": ("purple", 3),
+    "Scaffold": ("sky", 4),
+    "FedProx": ("pink", 5),
+    "MinibatchSGD": ("grey", 2),
+    "fedmgda": ("vermilion", 2),
+    "fedaware": ("blue", 2),
+    "fedexp": ("green", 3),
+    "fedadp": ("amber", 4),
+    "qfedavg": ("purple", 1),
+    "StepWeighted": ("pink", 3),
+    "exact": ("vermilion", 1),
+    "disagreement": ("green", 0),
+    "agreement": ("purple", 0),
+    "geometric-median": ("amber", 0),
+    "coordinate-median": ("amber", 5),
+    "trimmed-mean": ("amber", 3),
+    "krum": ("pink", 1),
+    "multi-krum": ("pink", 0),
+    "centered-clipping": ("sky", 2),
+}
+"""Colour and first dash of each algorithm."""
 QUANTITIES = {
     "gap": "training gap",
     "objective": "training objective",
@@ -39,15 +97,60 @@ QUANTITIES = {
     "validation_loss": "validation loss",
 }
 QUANTITIES |= {f"{AVERAGED}{k}": f"{name}, averaged" for k, name in QUANTITIES.items()}
-"""What a page and its figures call them, in the order in which they are offered."""
+"""Quantities and their names on a page and in figures, in order."""
 HEADROOM = 3.0
 """Lines that rise above this many times the common start leave the panel."""
 WARM_UP = 0.2
-"""Share of the rounds that need not fit in: there all methods are far from the end."""
+"""Share of the rounds that need not fit in: all methods are still far from the end."""
 FENCE = 3.0
-"""A line that ends so many quartile distances behind the others leaves the panel."""
+"""A line that ends this many quartile distances behind the others leaves the panel."""
 FEW = 5
-"""Lines up to here all stay in the panel."""
+"""Up to this number all lines stay in the panel."""
+MOST_TICKS = 10
+"""Groups of local steps named below a panel; of more every second or third."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Style:
+    """The line of one method."""
+
+    colour: str
+    dash: tuple[float, ...]
+    marker: str
+    width: float
+
+    @property
+    def ink(self) -> str:
+        """The colour on white."""
+        return COLOURS[self.colour][0]
+
+
+def is_hew(method: MethodSpec) -> bool:
+    """Whether a method is the paper's own and not a baseline."""
+    return method.method.startswith("Hew")
+
+
+def styles_of(methods: Sequence[MethodSpec]) -> dict[str, Style]:
+    """A style for each label; variants of one algorithm share the colour alone."""
+    styles: dict[str, Style] = {}
+    colours: dict[str, str] = {}
+    taken: set[tuple[str, int, str]] = set()
+    markers = tuple(MARKERS)
+    for method in methods:
+        preferred, first = _FAMILIES.get(method.method, ("grey", 3))
+        free = [name for name in (preferred, *COLOURS) if name not in colours.values()]
+        colour = colours.setdefault(method.method, free[0] if free else preferred)
+        # 6 dashes and 7 markers have no common divisor: 42 different looks. The first
+        # variant has no marker.
+        looks = [(first, "")]
+        looks += [((first + k) % len(DASHES), markers[1 + k % 7]) for k in range(1, 43)]
+        fresh = (look for look in looks if (colour, *look) not in taken)
+        dash, marker = next(fresh, looks[0])
+        taken.add((colour, dash, marker))
+        width = 2.0 if method.method in ADAPTIVE else 1.3
+        styles[method.label] = Style(colour, DASHES[dash], marker, width)
+    return styles
 
 
 def leaders(results: Results, quantity: str) -> list[str]:
@@ -77,9 +180,9 @@ def draw_curves(
     Args:
         axes: to draw on.
         results: of a run.
-        quantity: what `Results.curve` knows.
-        axis: what runs from left to right.
-        styles: of the methods, where several panels are to agree.
+        quantity: as in `Results.curve`.
+        axis: horizontal axis.
+        styles: of the methods, to be the same in several panels.
         focus: methods with a band and a name at their line; `leaders` by default.
     """
     styles = styles or styles_of(results.spec.methods)
@@ -122,15 +225,15 @@ def draw_difference(
 ) -> None:
     """Draw one method less another over an axis, with its 95 % interval.
 
-    Differences are paired by seed and taken at equal amounts of the axis, between two
-    evaluations by a straight line; the axis ends where the thriftier of the two does.
+    Differences are paired by seed and taken at equal values of the axis, by linear
+    interpolation between evaluations; the axis ends where the shorter of the two does.
 
     Args:
         axes: to draw on.
         results: of a run.
         pair: labels of the two.
-        quantity: of the model by which each is judged.
-        axis: what runs from left to right, and is equal.
+        quantity: of the model that is evaluated.
+        axis: horizontal axis; the two are compared at equal values of it.
         ink: colour of the line.
     """
     at = [axis_values(results, label, axis) for label in pair]
@@ -138,18 +241,18 @@ def draw_difference(
     ends = np.min([sent[:, -1] for sent in at], axis=0)
     share = np.linspace(0.0, 1.0, 2 * len(results.rounds) - 1)
     curves = (
-        [np.interp(share * end, *own) for end, *own in zip(ends, x, y, strict=True)]
+        [np.interp(share * end, *row) for end, *row in zip(ends, x, y, strict=True)]
         for x, y in zip(at, values, strict=True)
     )
     first, second = (np.array(curve) for curve in curves)
-    found, x = first - second, share * ends.mean()
-    mean = found.mean(axis=0)
-    if len(found) > 1:
-        half = np.array([half_width(column) for column in found.T])
+    differences, x = first - second, share * ends.mean()
+    mean = differences.mean(axis=0)
+    if len(differences) > 1:
+        half = np.array([half_width(column) for column in differences.T])
         axes.fill_between(x, mean - half, mean + half, color=ink, alpha=0.2, lw=0)
     axes.plot(x, mean, color=ink, linewidth=1.6)
     axes.axhline(0.0, color="0.25", linewidth=0.8)
-    late = share >= WARM_UP  # the first rounds differ much, and say little
+    late = share >= WARM_UP  # the first rounds differ much, and mean little
     shown = mean[late & np.isfinite(mean)]
     if shown.size and np.ptp(shown) > 0:
         low, high = min(0.0, shown.min()), max(0.0, shown.max())
@@ -159,7 +262,7 @@ def draw_difference(
 
 
 def measured(results: Results, quantities: Iterable[str]) -> list[str]:
-    """Those of some quantities that a run has, of at least one of its methods."""
+    """Those of some quantities that were measured of at least one method."""
     labels = results.labels
     return [q for q in quantities if any(results.measures(k, q) for k in labels)]
 
@@ -204,7 +307,7 @@ def _limits(
     quantity: str,
     focus: Sequence[str],
 ) -> tuple[float | None, float | None]:
-    """Ends of the vertical axis: what differs fits in, what is far behind does not."""
+    """Ends of the vertical axis: lines far behind the others do not fit in."""
     every = np.stack(list(means.values()))
     is_log, sign = quantity in GAPS, -1 if quantity in LARGER_IS_BETTER else 1
     start = np.nanmax(every[:, 0], initial=-np.inf)
@@ -216,21 +319,15 @@ def _limits(
         every = every[near | [label in focus for label in means]]
     if start > 0 and sign > 0:
         every = np.where(every > HEADROOM * start, np.nan, every)
-    seen = every[np.isfinite(every) & ((every > 0) | (not is_log))]
-    if seen.size == 0 or seen.min() == seen.max():
+    inside = every[np.isfinite(every) & ((every > 0) | (not is_log))]
+    if inside.size == 0 or inside.min() == inside.max():
         return None, None
-    low, high = float(seen.min()), float(seen.max())
+    low, high = float(inside.min()), float(inside.max())
     if is_log:
         margin = (high / low) ** 0.04
         return low / margin, high * margin
     margin = 0.04 * (high - low)
     return low - margin, high + margin
-
-
-# ------------------ Final weights by local work, and any run on one sheet
-
-MOST_TICKS = 10
-"""LocalSteps that are named below a panel; of more every second or third."""
 
 
 def figure_run(results: Results, path: Path) -> tuple[Path, Path]:
@@ -245,7 +342,7 @@ def figure_run(results: Results, path: Path) -> tuple[Path, Path]:
         ("averaged_test_accuracy", "averaged_test_loss"),
     )
     offered = [measured(results, kind)[:1] for kind in kinds]
-    quantities = [found[0] for found in offered if found]
+    quantities = [names[0] for names in offered if names]
 
     def draw(figure: Any) -> None:
         grid = figure.add_gridspec(2, len(quantities) + 1)
@@ -263,7 +360,7 @@ def figure_run(results: Results, path: Path) -> tuple[Path, Path]:
 
 
 def draw_mass(axes: Any, results: Results, label: str, ink: str) -> None:
-    """Bars of the weight of each horizon, seeds, and what equal weights would give."""
+    """Bars of the weight of each group, points for seeds, lines for equal weights."""
     mass, share = results.mass(label), _share_of_clients(results, label)
     at = np.arange(len(mass))
     means = [seeds.mean() for seeds in mass.values()]
@@ -276,20 +373,20 @@ def draw_mass(axes: Any, results: Results, label: str, ink: str) -> None:
     axes.hlines(
         marks, at - 0.36, at + 0.36, color="black", linewidth=1.4, label="equal weights"
     )
-    _name_horizons(axes, results, list(mass))
+    _label_groups(axes, results, list(mass))
     axes.grid(visible=False, axis="x")
 
 
 def _draw_weight_map(axes: Any, results: Results) -> None:
     """Final weights as a map: methods by horizons, the mean over seeds in each cell."""
     mass = {label: results.mass(label) for label in results.labels}
-    horizons = sorted({h for found in mass.values() for h in found})
+    horizons = sorted({h for groups in mass.values() for h in groups})
     rows = [
-        [float(found[h].mean()) if h in found else np.nan for h in horizons]
-        for found in mass.values()
+        [float(groups[h].mean()) if h in groups else np.nan for h in horizons]
+        for groups in mass.values()
     ]
     shares = [_share_of_clients(results, label) for label in results.labels]
-    equal = {h: value for found in shares for h, value in found.items()}
+    equal = {h: value for share in shares for h, value in share.items()}
     values = np.array([[equal[h] for h in horizons], *rows])
     image = axes.imshow(values, cmap="Blues", vmin=0, aspect="auto")
     axes.figure.colorbar(image, ax=axes, location="bottom", shrink=0.7, label="weight")
@@ -300,7 +397,7 @@ def _draw_weight_map(axes: Any, results: Results) -> None:
             text = f"{value:.2f}" if np.isfinite(value) else ""
             axes.text(j, i, text, ha="center", va="center", fontsize=7, color=ink)
     axes.axhline(0.5, color="white", linewidth=3)
-    _name_horizons(axes, results, horizons)
+    _label_groups(axes, results, horizons)
     axes.set_yticks(
         range(len(values)), ["(equal weights)", *map(_short, results.labels)]
     )
@@ -315,16 +412,15 @@ def _share_of_clients(results: Results, label: str) -> dict[Group, float]:
         results.groups(k, by_entry[entry][-1])
         for k, by_entry in enumerate(results.records)
     ]
-    kept = [horizons for horizons in last if len(horizons)]
-    found = sorted({h for horizons in kept for h in horizons})
+    rows = [groups for groups in last if len(groups)]
     return {
-        h: float(np.mean([np.mean(np.array(horizons) == h) for horizons in kept]))
-        for h in found
+        h: float(np.mean([np.mean(np.array(groups) == h) for groups in rows]))
+        for h in sorted({h for groups in rows for h in groups})
     }
 
 
-def _name_horizons(axes: Any, results: Results, horizons: Sequence[Group]) -> None:
-    """Ticks at horizons, as many as have room."""
+def _label_groups(axes: Any, results: Results, horizons: Sequence[Group]) -> None:
+    """Ticks at groups, as many as fit."""
     step = -(-len(horizons) // MOST_TICKS)
     at = range(0, len(horizons), step)
     axes.set_xticks(at, [str(horizons[k]) for k in at])

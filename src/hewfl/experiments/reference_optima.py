@@ -1,4 +1,4 @@
-"""L and the least objectives of a spec's data: solved for once, kept in the cache."""
+"""Reference optima: L and the least objectives of a spec's data, kept in the cache."""
 
 import hashlib
 import json
@@ -27,7 +27,7 @@ shows, and half the work of a gradient at rounding."""
 @final
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """What is known of an objective beforehand.
+    """Constants of an objective.
 
     Attributes:
         smoothness: the L that normalises step sizes.
@@ -52,7 +52,7 @@ def find_smoothness(spec: Spec, seed: int, problem: Any) -> float:
     if spec.problem.smoothness == "bound":
         return float(problem.smoothness)
     key = _key(spec, seed, "smoothness")
-    return _kept(key, lambda: _pooled(spec, seed).smoothness_estimate())
+    return _cached_value(key, lambda: _pooled(spec, seed).smoothness_estimate())
 
 
 def find_constants(spec: Spec, seed: int, problem: Any) -> Constants:
@@ -63,10 +63,12 @@ def find_constants(spec: Spec, seed: int, problem: Any) -> Constants:
     if spec.problem.factory is not None:
         return _own_constants(spec, problem, smoothness)
     if spec.clients.scenario is not None:
-        judged = _judged(spec, seed, problem)
-        pooled, x = _optimum(_key(spec, seed, "pooled", judged), lambda: judged, None)
-        key = _key(spec, seed, "objective", judged)
-        objective, _ = _optimum(key, lambda: judged, x)
+        evaluated = _evaluated_clients(spec, seed, problem)
+        pooled, x = _optimum(
+            _key(spec, seed, "pooled", evaluated), lambda: evaluated, None
+        )
+        key = _key(spec, seed, "objective", evaluated)
+        objective, _ = _optimum(key, lambda: evaluated, x)
         return Constants(smoothness, objective, pooled)
     key = _key(spec, seed, "pooled")
     pooled, x = _optimum(key, lambda: _pooled(spec, seed), None)
@@ -87,8 +89,8 @@ def _own_constants(spec: Spec, problem: Any, smoothness: float) -> Constants:
     return Constants(smoothness, *map(float, least))
 
 
-def _judged(spec: Spec, seed: int, problem: Softmax) -> Softmax:
-    """The clients that a run in a scenario is judged by, with the labels they have."""
+def _evaluated_clients(spec: Spec, seed: int, problem: Softmax) -> Softmax:
+    """The clients whose objective is evaluated in a scenario, with their labels."""
     federation = build_federation(spec)
     assignment = federation.scenario.assign(seed, federation.batches(problem.n))
     known: Softmax = assignment.relabel(problem)
@@ -109,23 +111,23 @@ def _pooled(spec: Spec, seed: int) -> Softmax:
     return softmax_common_pool(X, y, 1, l2=spec.problem.l2, test=test)
 
 
-def _key(spec: Spec, seed: int, what: str, judged: Softmax | None = None) -> str:
+def _key(spec: Spec, seed: int, what: str, evaluated: Softmax | None = None) -> str:
     """A name for one constant: everything it depends on, hashed.
 
     Args:
         spec: of the run.
         seed: of the run.
         what: the constant.
-        judged: the clients that are judged, where these are not all of them.
+        evaluated: the clients that are evaluated, where these are not all of them.
     """
     _, samples = prepared_data(spec.data, seed, spec.dtype)
     given: dict[str, Any] = asdict(spec.data) | {"l2": spec.problem.l2, "seed": seed}
     given["name"] = Path(spec.data.name).name  # `samples` says what a file holds
     given |= {"samples": samples, "dtype": spec.dtype, "what": [what, VERSION]}
-    if judged is not None:
-        parts = (judged.class_labels()[0], judged.offsets, judged.data_sizes)
+    if evaluated is not None:
+        parts = (evaluated.class_labels()[0], evaluated.offsets, evaluated.data_sizes)
         given["judged"] = [hashlib.sha256(p.tobytes()).hexdigest() for p in parts]
-    if what == "objective" or judged is not None:
+    if what == "objective" or evaluated is not None:
         c = spec.clients
         given["clients"] = [c.n, c.partition]
         if c.partition == "dirichlet":
@@ -145,50 +147,52 @@ def _shards_digest(spec: Spec, seed: int) -> str:
     return digest.hexdigest()
 
 
-def _place(key: str) -> Path:
+def _cache_file(key: str) -> Path:
     return cache_root() / "constants" / f"{key}.json"
 
 
-def _known(key: str) -> Mapping[str, Any] | None:
+def _read_cache(key: str) -> Mapping[str, Any] | None:
     """What the cache holds of a constant; None also where no cache can be read."""
     try:
-        found: Mapping[str, Any] | None = read_json(_place(key), missing=True)
+        constant: Mapping[str, Any] | None = read_json(_cache_file(key), missing=True)
     except OSError:
         return None
-    return found
+    return constant
 
 
-def _keep(key: str, found: Mapping[str, Any], model: bytes | None = None) -> None:
+def _write_cache(
+    key: str, constant: Mapping[str, Any], model: bytes | None = None
+) -> None:
     """Put a constant into the cache, if there is one that can be written."""
-    place = _place(key)
+    place = _cache_file(key)
     try:
         if model is not None:
             write_bytes(place.with_suffix(".f64"), model)
-        write_json(place, found)
+        write_json(place, constant)
     except OSError as error:
         warn_cache_not_writable(error)
 
 
-def _kept(key: str, solve: Callable[[], float]) -> float:
-    found = _known(key)
-    if found is None:
-        found = {"value": float(solve())}
-        _keep(key, found)
-    return float(found["value"])
+def _cached_value(key: str, solve: Callable[[], float]) -> float:
+    constant = _read_cache(key)
+    if constant is None:
+        constant = {"value": float(solve())}
+        _write_cache(key, constant)
+    return float(constant["value"])
 
 
 def _optimum(
     key: str, made: Callable[[], Softmax], start: Float64[Array, " d"] | None
 ) -> tuple[float, Float64[Array, " d"] | None]:
     """The least value, and the minimiser where it was solved for just now or kept."""
-    pooled, found = key.startswith("pooled"), _known(key)
-    if found is None:
+    pooled, constant = key.startswith("pooled"), _read_cache(key)
+    if constant is None:
         problem = made()
         solve = problem.pooled_optimum if pooled else problem.optimum
         best = solve(start, gap=GAP)
-        found = {"value": best.objective, "residual": best.residual}
-        _keep(key, found, best.x.tobytes() if pooled else None)
-        return float(found["value"]), best.x
-    model = _place(key).with_suffix(".f64")
+        constant = {"value": best.objective, "residual": best.residual}
+        _write_cache(key, constant, best.x.tobytes() if pooled else None)
+        return float(constant["value"]), best.x
+    model = _cache_file(key).with_suffix(".f64")
     x = np.frombuffer(model.read_bytes()) if model.exists() else None
-    return float(found["value"]), x
+    return float(constant["value"]), x

@@ -8,6 +8,7 @@ methods over several runs ("panels") by Friedman's test on their ranks.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import combinations
 from typing import Literal, final
 
@@ -84,10 +85,15 @@ def compare(
 
 def half_width(values: Float64[Array, " seeds"]) -> float:
     """Half the confidence interval of the mean of two values or more: Student's t."""
+    error = float(values.std(ddof=1)) / math.sqrt(len(values))
+    return _t_quantile(len(values) - 1) * error
+
+
+@cache  # a report asks thousands of times for the same one
+def _t_quantile(freedom: int) -> float:
     from scipy import stats  # noqa: PLC0415 - slow to import
 
-    quantile = stats.t.ppf((1 + LEVEL) / 2, len(values) - 1)
-    return float(quantile * values.std(ddof=1) / math.sqrt(len(values)))
+    return float(stats.t.ppf((1 + LEVEL) / 2, freedom))
 
 
 def paired_p(first: ArrayLike, second: ArrayLike) -> float:
@@ -103,7 +109,13 @@ def paired_p(first: ArrayLike, second: ArrayLike) -> float:
     differences, varies = _differences(
         _vector("first", first), _vector("second", second)
     )
-    return float(stats.ttest_1samp(differences, 0.0).pvalue) if varies else 1.0
+    if not varies:
+        return 1.0
+    # The formula of `stats.ttest_rel`, which takes ten times as long: a study of fifty
+    # methods has a thousand pairs.
+    count = len(differences)
+    t = differences.mean() / (differences.std(ddof=1) / math.sqrt(count))
+    return float(2 * stats.t.sf(abs(t), count - 1))
 
 
 def holm(p: ArrayLike) -> Float64[Array, " tests"]:

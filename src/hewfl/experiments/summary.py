@@ -1,4 +1,4 @@
-"""What came of a run, in numbers that fit on a page."""
+"""The summary of a run: final values, comparisons, weights, audit."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -19,12 +19,12 @@ _OF_MODELS = (
 )
 _AVERAGED = (f"{AVERAGED}{quantity}" for quantity in _OF_MODELS)
 QUANTITIES = (*_OF_MODELS, *_AVERAGED, "scalars", "paper_scalars")
-"""Those that a summary gives, where they were measured."""
+"""Of a summary, where they were measured."""
 COMPARED = ("objective", "pooled", "test_accuracy")
 
 
 def summarise(results: Results) -> dict[str, Any]:
-    """What summary.json holds: last values, weights by horizon, paired comparisons."""
+    """The content of summary.json."""
     spec = results.spec
     return {
         "name": spec.name,
@@ -39,7 +39,7 @@ def summarise(results: Results) -> dict[str, Any]:
 
 def _method(results: Results, entry: int) -> dict[str, Any]:
     method = results.spec.methods[entry]
-    own = [by_entry[entry] for by_entry in results.records]
+    by_seed = [by_entry[entry] for by_entry in results.records]
     final = {
         quantity: statistics(results.final(method.label, quantity))
         for quantity in QUANTITIES
@@ -49,7 +49,7 @@ def _method(results: Results, entry: int) -> dict[str, Any]:
     stopped = {
         word: [
             seed
-            for seed, records in zip(results.spec.seeds, own, strict=True)
+            for seed, records in zip(results.spec.seeds, by_seed, strict=True)
             if word in records[-1].status
         ]
         for word in ("diverged", "refused")
@@ -61,23 +61,28 @@ def _method(results: Results, entry: int) -> dict[str, Any]:
         "final": final,
         "mass_by_horizon": mass,
         **stopped,
-        **_on_bad(own),
-        "excluded": sum(len(r.excluded) for records in own for r in records),
+        **_weight_on_faulty(by_seed),
+        "excluded": sum(len(r.excluded) for records in by_seed for r in records),
         "audit": _audit(results, entry),
     }
 
 
-def _on_bad(own: Sequence[Sequence[RoundRecord]]) -> dict[str, Any]:
-    """Mean share of the weights that bad clients were given, where there are any."""
+def _weight_on_faulty(
+    by_seed: Sequence[Sequence[RoundRecord]],
+) -> dict[str, Any]:
+    """Mean share of the weights of faulty clients; empty where there are none."""
     shares = []
-    for records in own:
-        bad = set(records[0].scenario.get("faulty", ()))
+    for records in by_seed:
+        faulty = set(records[0].scenario.get("faulty", ()))
         sums = [
-            (sum(abs(w) for i, w in pairs if i in bad), sum(abs(w) for _, w in pairs))
+            (
+                sum(abs(w) for i, w in pairs if i in faulty),
+                sum(abs(w) for _, w in pairs),
+            )
             for record in records[1:]
             if (pairs := list(zip(record.clients, record.weights, strict=True)))
         ]
-        if bad:
+        if faulty:
             known = [part / whole for part, whole in sums if whole > 0]
             shares.append(float(np.mean(known)) if known else math.nan)
     return {"weight_on_bad": statistics(np.array(shares))} if shares else {}
@@ -85,43 +90,41 @@ def _on_bad(own: Sequence[Sequence[RoundRecord]]) -> dict[str, Any]:
 
 def _audit(results: Results, entry: int) -> dict[str, Any] | None:
     """Rounds in which the pathwise certificate was checked, and violations."""
-    seen = [
+    audits = [
         r.observed
         for by_entry in results.records
         for r in by_entry[entry]
         if "certificate_slack" in r.observed
     ]
-    if not seen:
+    if not audits:
         return None
     return {
-        "checks": len(seen),
-        "violations": int(sum(s["certificate_violated"] for s in seen)),
-        "least_slack": min(s["certificate_slack"] for s in seen),
+        "checks": len(audits),
+        "violations": int(sum(s["certificate_violated"] for s in audits)),
+        "least_slack": min(s["certificate_slack"] for s in audits),
     }
 
 
 def _pairs(results: Results) -> list[dict[str, Any]]:
-    """Every method against every later one, in the quantities that matter.
-
-    One that diverged for every seed is behind one that did not.
-    """
-    found = []
+    """Every method against every later one, in the quantities of `COMPARED`."""
+    pairs = []
     for quantity in COMPARED:
         if not any(results.measures(label, quantity) for label in results.labels):
             continue
-        # once for each: a study has fifty methods and a thousand pairs
+        # once per method: a study has fifty methods and a thousand pairs
         finals = {k: final_values(results, k, quantity) for k in results.labels}
         for i, first in enumerate(results.labels):
             for second in results.labels[i + 1 :]:
-                found_one = compare_finals(finals[first], finals[second], quantity)
-                outcome = asdict(found_one)
+                outcome = asdict(
+                    compare_finals(finals[first], finals[second], quantity)
+                )
                 names = {"first": first, "second": second, "quantity": quantity}
-                found.append(names | {k: _finite(v) for k, v in outcome.items()})
-    return found
+                pairs.append(names | {k: _finite(v) for k, v in outcome.items()})
+    return pairs
 
 
 def mean_text(value: Mapping[str, Any] | None) -> str:
-    """A value of `statistics` as text, with how many seeds are not in its mean."""
+    """A value of `statistics` as text, with the number of diverged seeds."""
     if value is None or value["mean"] is None:
         return "diverged"
     spread = "" if value["std"] is None else f" ± {value['std']:.1g}"
@@ -132,11 +135,10 @@ def mean_text(value: Mapping[str, Any] | None) -> str:
 
 def statistics(values: Float64[Array, " seeds"]) -> dict[str, Any]:
     """Mean, standard deviation and each seed's value; None for what is not finite."""
-    kept = values[np.isfinite(values)]
-    many = len(kept) > 1
+    finite = values[np.isfinite(values)]
     return {
-        "mean": float(kept.mean()) if len(kept) else None,
-        "std": float(kept.std(ddof=1)) if many else None,
+        "mean": float(finite.mean()) if len(finite) else None,
+        "std": float(finite.std(ddof=1)) if len(finite) > 1 else None,
         "seeds": [_finite(float(v)) for v in values],
     }
 

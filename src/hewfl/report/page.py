@@ -17,20 +17,20 @@ from pathlib import Path
 from hewfl.core.atomic import write_text
 from hewfl.core.validation import invalid
 from hewfl.experiments.method_spec import MethodSpec
-from hewfl.experiments.plots import measured
+from hewfl.experiments.plots import measured, styles_of
 from hewfl.experiments.results import Results
 from hewfl.experiments.run_folder import Folder, read_partial_results
 from hewfl.experiments.statistics import rank_methods
-from hewfl.experiments.styles import page_style, styles_of
 from hewfl.experiments.summary import summarise
+from hewfl.plotting import COLOURS
 from hewfl.report.page_data import Html, PageRun, page_data, tag, warning
 from hewfl.report.page_sections import article, navigation, overview
 from hewfl.version import __version__
 
 SCRIPTS = ("elements", "numbers", "plot", "curves", "weights", "export", "start")
 """Of the page, in the order in which they build on each other."""
-JUDGED = ("objective", "pooled", "validation_accuracy", "test_accuracy")
-"""Quantities on which there are winners."""
+EVALUATED = ("objective", "pooled", "validation_accuracy", "test_accuracy")
+"""Quantities by which methods are ranked."""
 
 
 def write_report(
@@ -58,11 +58,11 @@ def write_report(
     if not folders:
         raise invalid("folders", "at least one run", "none")
     for quantity in targets or {}:
-        if quantity not in JUDGED:
-            raise invalid("targets", f"of {', '.join(JUDGED)}", repr(quantity))
+        if quantity not in EVALUATED:
+            raise invalid("targets", f"of {', '.join(EVALUATED)}", repr(quantity))
     is_done = all(folder.is_done for folder in folders)
-    found = [(f, f.results if f.is_done else read_partial_results(f)) for f in folders]
-    begun = [(folder, results) for folder, results in found if results is not None]
+    every = [(f, f.results if f.is_done else read_partial_results(f)) for f in folders]
+    begun = [(folder, results) for folder, results in every if results is not None]
     methods: dict[str, MethodSpec] = {}
     for _, results in begun:  # one look for a label on the whole page
         methods |= {m.label: m for m in results.spec.methods if m.label not in methods}
@@ -70,9 +70,9 @@ def write_report(
     runs = []
     for k, (folder, results) in enumerate(begun):
         summary = folder.summary if folder.is_done else summarise(results)
-        rankings = {q: rank_methods(results, q) for q in _judged(results)}
+        rankings = {q: rank_methods(results, q) for q in _evaluated(results)}
         runs.append(PageRun(folder, results, summary, styles, rankings, k))
-    waiting = [_waiting(folder) for folder, results in found if results is None]
+    waiting = [_waiting(folder) for folder, results in every if results is None]
     body = [article(run, targets or {}) for run in runs]
     if len(runs) > 1:
         body.insert(0, overview(runs))
@@ -80,20 +80,20 @@ def write_report(
     return is_done
 
 
-def _judged(results: Results) -> list[str]:
-    """Quantities with winners; the pooled objective only where it is another one."""
-    found = measured(results, JUDGED)
+def _evaluated(results: Results) -> list[str]:
+    """Quantities with a ranking; the pooled objective only where it differs."""
+    names = measured(results, EVALUATED)
     pairs = [
         (results.values(k, "objective"), results.values(k, "pooled"))
         for k in results.labels
     ]
     if all(abs(a[:, -1] - b[:, -1]).max() <= 1e-9 for a, b in pairs):
-        return [q for q in found if q != "pooled"]
-    return found
+        return [q for q in names if q != "pooled"]
+    return names
 
 
 def _waiting(folder: Folder) -> Html:
-    """A run of which there is nothing to show yet."""
+    """A run without results."""
     what = "It is being tuned." if folder.tuned is None else "Its rounds have begun."
     name = tag("h2", folder.spec.name)
     return tag("article", name, warning(f"Not finished: nothing to show yet. {what}"))
@@ -104,7 +104,7 @@ def _write(
 ) -> None:
     """Fill the page."""
     page = resources.files("hewfl.report") / "page"
-    css = page_style()
+    css = _style_sheet()
     js = "\n".join((page / f"{name}.js").read_text("utf-8") for name in SCRIPTS)
     given = [page_data(run.results, run.styles) for run in runs]
     data = json.dumps(given, separators=(",", ":"), allow_nan=False)
@@ -124,8 +124,20 @@ def _write(
     write_text(path, filled)
 
 
+def _style_sheet() -> str:
+    """report.css, and a class for each colour that sets `--ink` by the scheme."""
+    light = "".join(f".{name}{{--ink:{ink}}}" for name, (ink, _) in COLOURS.items())
+    dark = "".join(
+        f":root:not(.light) .{name}{{--ink:{ink}}}"
+        for name, (_, ink) in COLOURS.items()
+    )
+    css = resources.files("hewfl.report") / "page" / "report.css"
+    scheme = f"@media screen and (prefers-color-scheme:dark){{{dark}}}"
+    return f"{light}\n{scheme}\n{css.read_text('utf-8')}"
+
+
 def _policy(css: str, js: str) -> str:
-    """Run and style by exactly what is here; load nothing."""
+    """Content policy: this script and this style sheet, and nothing else."""
     parts = ["default-src 'none'", "img-src data:"]
     for kind, text in (("script-src", js), ("style-src", css)):
         digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

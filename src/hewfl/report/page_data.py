@@ -1,4 +1,4 @@
-"""HTML in which all text is escaped that is not markup already."""
+"""The data of a report page: escaped HTML, one run, and the values that are drawn."""
 
 import base64
 import html
@@ -12,7 +12,7 @@ import numpy as np
 
 from hewfl.core.array_types import Float64, Int64, UInt16
 from hewfl.core.validation import Array, Ints
-from hewfl.experiments.plots import QUANTITIES, leaders, measured
+from hewfl.experiments.plots import QUANTITIES, Style, leaders, measured
 from hewfl.experiments.results import (
     AXES,
     GAPS,
@@ -23,7 +23,6 @@ from hewfl.experiments.results import (
 )
 from hewfl.experiments.run_folder import Folder
 from hewfl.experiments.statistics import Ranking
-from hewfl.experiments.styles import Style
 from hewfl.experiments.summary import statistics
 
 
@@ -75,7 +74,7 @@ def table(
 
 
 def _cell(name: str, cell: str) -> Html:
-    """A cell that knows its column; a cell that is markup of its own stays it."""
+    """A cell with the name of its column; a cell that is a td element is unchanged."""
     if isinstance(cell, Html) and cell.startswith("<td"):
         return cell
     return tag("td", tag("span", cell), data_name=name)
@@ -84,9 +83,6 @@ def _cell(name: str, cell: str) -> Html:
 def warning(text: str) -> Html:
     """A paragraph that stands out."""
     return tag("p", text, class_="warn")
-
-
-# ------------------ One run as a report page shows it: methods with their lines,
 
 
 @final
@@ -125,12 +121,12 @@ class PageRun:
     @property
     def so_far(self) -> str:
         """How much there is of a run that is not finished; empty of one that is."""
-        asked, found = self.folder.spec, self.results.spec
-        if (found.rounds, found.seeds) == (asked.rounds, asked.seeds):
+        asked, done = self.folder.spec, self.results.spec
+        if (done.rounds, done.seeds) == (asked.rounds, asked.seeds):
             return ""
         return (
-            f"Not finished. So far: {found.rounds} of {asked.rounds} rounds of "
-            f"{len(found.seeds)} of {len(asked.seeds)} seeds."
+            f"Not finished. So far: {done.rounds} of {asked.rounds} rounds of "
+            f"{len(done.seeds)} of {len(asked.seeds)} seeds."
         )
 
 
@@ -166,24 +162,22 @@ def listed(names: Iterable[str], most: int = 3) -> str:
     return f"{', '.join(every[:-1])} and {every[-1]}"
 
 
-# ------------------ What the script of a report page draws: curves and weights, as
-
 POINTS = 400
 """Of a curve; longer ones are thinned."""
 WEIGHTS = 400_000
 """Of a run; with more, rounds are left out evenly, and then seeds."""
 ABSENT = 65535
-"""Code of a client that was not heard in a round."""
+"""Code of a client that did not take part in a round."""
 
 
 def page_data(results: Results, styles: Mapping[str, Style]) -> dict[str, Any]:
     """What the script draws of one run, at six significant digits."""
     axes = available_axes(results)
-    kept = _spread_out(0, len(results.rounds) - 1, POINTS)
+    points = _spread_out(0, len(results.rounds) - 1, POINTS)
     offered = measured(results, QUANTITIES)
     return {
         "seeds": list(results.spec.seeds),
-        "rounds": results.rounds[kept].tolist(),
+        "rounds": results.rounds[points].tolist(),
         "name": results.spec.name,
         "axes": [{"key": axis, "name": AXES[axis]} for axis in axes],
         "quantities": [
@@ -204,10 +198,11 @@ def page_data(results: Results, styles: Mapping[str, Style]) -> dict[str, Any]:
                 "marker": style.marker,
                 "width": style.width,
                 "at": {
-                    a: _rounded(mean_axis_values(results, label, a)[kept]) for a in axes
+                    a: _rounded(mean_axis_values(results, label, a)[points])
+                    for a in axes
                 },
                 "curves": {
-                    key: [_rounded(row[kept]) for row in results.values(label, key)]
+                    key: [_rounded(row[points]) for row in results.values(label, key)]
                     for key in offered
                 },
             }
@@ -232,9 +227,9 @@ def _weights(results: Results) -> dict[str, Any]:
     for s, by_entry in enumerate(results.records[:seeds]):
         for entry, records in enumerate(by_entry):
             for k, t in enumerate(rounds):
-                heard = list(records[t].clients)
-                weights[entry, s, k, heard] = records[t].weights
-                horizons[s, k, heard] = np.minimum(records[t].horizons, ABSENT)
+                active = list(records[t].clients)
+                weights[entry, s, k, active] = records[t].weights
+                horizons[s, k, active] = np.minimum(records[t].horizons, ABSENT)
     weights[~np.isfinite(weights)] = np.nan
     low = np.fmin.reduce(weights, axis=(1, 2, 3), initial=0.0)
     high = np.fmax.reduce(weights, axis=(1, 2, 3), initial=0.0)
@@ -258,7 +253,7 @@ def _packed(values: UInt16[Ints, "rounds n"]) -> str:
     return base64.b64encode(values.astype("<u2").tobytes()).decode()
 
 
-def _spread_out(first: int, last: int, most: int) -> Int64[Ints, " kept"]:
+def _spread_out(first: int, last: int, most: int) -> Int64[Ints, " points"]:
     """Whole numbers from first to last, at most so many, evenly spaced."""
     count = min(most, last - first + 1)
     if count == 1:

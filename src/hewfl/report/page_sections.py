@@ -11,7 +11,7 @@ from hewfl.core.array_types import Float64
 from hewfl.core.atomic import read_json
 from hewfl.core.validation import Array
 from hewfl.experiments.candidates import Choice, Trials
-from hewfl.experiments.plots import QUANTITIES, measured
+from hewfl.experiments.plots import QUANTITIES, is_hew, measured
 from hewfl.experiments.results import (
     AXES,
     LARGER_IS_BETTER,
@@ -30,7 +30,6 @@ from hewfl.experiments.statistics import (
     short_number,
     target_text,
 )
-from hewfl.experiments.styles import is_hew
 from hewfl.experiments.summary import statistics
 from hewfl.report.page_data import (
     Html,
@@ -47,7 +46,7 @@ from hewfl.report.page_data import (
 
 def answer(run: PageRun) -> Html:
     """One sentence and one small table on one run."""
-    told = [_sentence(s) for s in run.rankings.values()]
+    sentences = [_sentence(s) for s in run.rankings.values()]
     head = ["quantity", "best", "certainty", "cost"]
     rows = [
         [
@@ -66,7 +65,7 @@ def answer(run: PageRun) -> Html:
     )
     if run.results.spec.evaluate_model == "averaged":
         caption += "; by the averaged model of methods that keep one"
-    text = "; ".join(told)
+    text = "; ".join(sentences)
     return tag(
         "div",
         tag("p", f"{text[:1].upper()}{text[1:]}.", class_="answer"),
@@ -80,7 +79,7 @@ def overview(runs: Sequence[PageRun]) -> Html:
     shared = [q for q in QUANTITIES if all(q in run.rankings for run in runs)]
     if not shared:
         return Html("")
-    told = "; ".join(_over_panels(runs, q) for q in shared)
+    text = "; ".join(_over_panels(runs, q) for q in shared)
     head = ["panel", *(f"best {QUANTITIES[q]}" for q in shared)]
     rows = []
     for run in runs:
@@ -94,7 +93,7 @@ def overview(runs: Sequence[PageRun]) -> Html:
     return tag(
         "section",
         tag("h2", "In short", id="short"),
-        tag("p", f"Of {len(runs)} panels: {told}.", class_="answer"),
+        tag("p", f"Of {len(runs)} panels: {text}.", class_="answer"),
         table(head, rows, caption),
         *(_ranking(runs, q) for q in shared),
     )
@@ -139,7 +138,7 @@ def _is_certain(s: Ranking) -> bool:
 def _sentence(s: Ranking) -> str:
     name = QUANTITIES[s.quantity]
     if not s.best:
-        return f"on {name} no method came through every seed"
+        return f"on {name} every method diverged in a seed"
     others = len(s.labels) - len(s.best)
     first = listed(s.best) + (", equal in every seed," if len(s.best) > 1 else "")
     if others == 0:
@@ -153,7 +152,7 @@ def _sentence(s: Ranking) -> str:
         has = "have" if many else "has"
         return f"on {name} {first} {has} the best mean, but nothing is certain"
     leads = "lead" if many else "leads"
-    return f"on {name} {first} {leads}, not told apart from {listed(doubt)}"
+    return f"on {name} {first} {leads}, not distinguished from {listed(doubt)}"
 
 
 def _named(run: PageRun, s: Ranking) -> list[str]:
@@ -161,8 +160,8 @@ def _named(run: PageRun, s: Ranking) -> list[str]:
     if not s.best:
         return ["none"]
     names = [tag("span", run.name(label), class_="method") for label in s.best]
-    own = run.results.evaluated_quantity(s.best[0], s.quantity)
-    return [*names, tag("small", run.final(s.best[0], own))]
+    quantity = run.results.evaluated_quantity(s.best[0], s.quantity)
+    return [*names, tag("small", run.final(s.best[0], quantity))]
 
 
 def _short_certainty(s: Ranking) -> str:
@@ -184,7 +183,7 @@ def _certainty(s: Ranking) -> str:
         return f"certain against all {count} others, p ≤ {max(worst, 1e-4):.1g}"
     doubt = listed(others["undecided"], 4)
     return (
-        f"certain against {len(others['better'])} of {count}; not told apart from "
+        f"certain against {len(others['better'])} of {count}; not distinguished from "
         f"{doubt}"
     )
 
@@ -217,8 +216,6 @@ def _sent(run: PageRun, s: Ranking) -> Html:
     return tag("small", f"{short_number(float(sent[s.best[0]]))} scalars{more}")
 
 
-# ------------------ Sections of a report page that compare: all pairs, the best
-
 WORDS = {"better": "▲ better", "worse": "▼ worse", "undecided": "? undecided"}
 """A verdict in a table. Undecided is a question: the data do not say, in no way that
 the two are equal."""
@@ -241,13 +238,13 @@ def baseline(run: PageRun) -> Html:
         others = [label for label in run.results.labels if label != best]
         if best is None or not others or not math.isfinite(s.mean(best)):
             continue
-        found = {label: s.compare(label, best) for label in others}
-        scale = _scale(found.values())
+        comparisons = {label: s.compare(label, best) for label in others}
+        scale = _scale(comparisons.values())
         rows = [
             [run.name(label), "0", "the same in every seed", "", "—", "= equal"]
             if s.is_equal(label, best)
             else [run.name(label), *_difference(c, scale, run.styles[label].colour)]
-            for label, c in found.items()
+            for label, c in comparisons.items()
         ]
         better = "more" if s.quantity in LARGER_IS_BETTER else "less"
         caption = f"{QUANTITIES[s.quantity]} minus that of {best}; {better} is better"
@@ -294,8 +291,8 @@ def _matrix_cell(s: Ranking, label: str, other: str) -> Html:
         return tag("td", "= 0", class_="equal", title="the same in every seed")
     c = s.compare(label, other)
     text = f"{WORDS[c.verdict][0]} {_signed(c.comparison.mean)}"
-    told = f"{label} against {other}: p = {c.p:.2g}"
-    return tag("td", text, class_=c.verdict, title=told)
+    title = f"{label} against {other}: p = {c.p:.2g}"
+    return tag("td", text, class_=c.verdict, title=title)
 
 
 def _signed(value: float) -> str:
@@ -317,11 +314,11 @@ def targets(run: PageRun, asked: Mapping[str, float]) -> Html:
             continue
         rows = []
         for label in s.labels:
-            found = {
+            costs = {
                 a: rounds_to_target(results, label, s.quantity, target, a) for a in axes
             }
-            order = float(np.mean(found["rounds"]))
-            cells = [target_text(own) for own in found.values()]
+            order = float(np.mean(costs["rounds"]))
+            cells = [target_text(each) for each in costs.values()]
             rows.append((order, [run.name(label), *cells]))
         rows.sort(key=lambda row: row[0])
         what = "as asked" if s.quantity in asked else "reached by half of the methods"
@@ -339,15 +336,14 @@ def targets(run: PageRun, asked: Mapping[str, float]) -> Html:
 
 def _difference(c: CorrectedComparison, scale: float, colour: str) -> list[str]:
     """A comparison as cells of a row: numbers, a small picture, a word."""
-    found = c.comparison
+    d = c.comparison
     verdict = tag("span", WORDS[c.verdict], class_=c.verdict)
-    if not math.isfinite(found.high):
-        known = f"{found.mean:+.4g}" if found.seeds else "—"
-        why = "needs two seeds" if found.seeds else "no seed in common"
+    if not math.isfinite(d.high):
+        known = f"{d.mean:+.4g}" if d.seeds else "—"
+        why = "needs two seeds" if d.seeds else "no seed in common"
         return [known, why, "", "—", verdict]
     low, mean, high = (
-        90 + 85 * max(-1.0, min(1.0, v / scale))
-        for v in (found.low, found.mean, found.high)
+        90 + 85 * max(-1.0, min(1.0, v / scale)) for v in (d.low, d.mean, d.high)
     )
     picture = tag(
         "svg",
@@ -358,20 +354,18 @@ def _difference(c: CorrectedComparison, scale: float, colour: str) -> list[str]:
         viewBox="0 0 180 16",
         aria_hidden="true",
     )
-    interval = f"[{found.low:+.3g}, {found.high:+.3g}]"
-    rounding = 1e-9 * (found.high - found.low)
-    shown = 0.0 if abs(found.mean) < rounding else found.mean
+    interval = f"[{d.low:+.3g}, {d.high:+.3g}]"
+    rounding = 1e-9 * (d.high - d.low)
+    shown = 0.0 if abs(d.mean) < rounding else d.mean
     return [f"{shown:+.4g}", interval, picture, f"{c.p:.2g}", verdict]
 
 
-def _scale(found: Iterable[CorrectedComparison]) -> float:
+def _scale(comparisons: Iterable[CorrectedComparison]) -> float:
     """Half the width of the pictures: far outliers end at the border."""
-    ends = [max(abs(c.comparison.low), abs(c.comparison.high)) for c in found]
-    kept = [end for end in ends if math.isfinite(end)]
-    return min(max(kept), 3 * float(np.median(kept))) or 1.0 if kept else 1.0
+    ends = [max(abs(c.comparison.low), abs(c.comparison.high)) for c in comparisons]
+    finite = [end for end in ends if math.isfinite(end)]
+    return min(max(finite), 3 * float(np.median(finite))) or 1.0 if finite else 1.0
 
-
-# ------------------ The section of a report page on tuning: choices, edges of
 
 _LEAK = (
     "Tuned on the test part: final test values are better than fresh data would give."
@@ -413,8 +407,8 @@ def _trials(run: PageRun, trials: Mapping[str, Trials], *, first: bool) -> Html:
     seeds = tune.screen_seeds if first else tune.seeds
     rounds = tune.screen_rounds if first else tune.rounds
     rows = []
-    for label, own in trials.items():
-        for trial in own:
+    for label, tried_ in trials.items():
+        for trial in tried_:
             cells = [*map(_score, trial["scores"])]
             if tune.tie_tolerance:
                 cells += map(_score, trial["tie_scores"])
@@ -436,21 +430,19 @@ def _score(score: float | None) -> str:
 
 def _edges(choices: Sequence[Choice]) -> Html:
     """A warning where a wider grid might have done better."""
-    found = [
+    names = [
         f"{choice.label} ({', '.join(choice.at_edge)})"
         for choice in choices
         if choice.at_edge
     ]
-    if not found:
+    if not names:
         return tag("p", "Every choice is inside its grid.")
     text = "At the edge of the grid, where a wider one may do better: "
-    return warning(f"{text}{'; '.join(found)}.")
+    return warning(f"{text}{'; '.join(names)}.")
 
-
-# ------------------ Sections of a report page: final values, weights, certificate,
 
 COLUMNS = 8
-"""LocalSteps that have a column of their own; of more, neighbours share one."""
+"""Groups of local steps with their own column; of more, neighbours share one."""
 _SMOOTHNESS = {"estimate": "an estimate", "bound": "a proven bound"}
 
 
@@ -470,11 +462,11 @@ def navigation(runs: Sequence[PageRun]) -> Html:
     """Links that stay in sight: runs, and the sections of the one being read."""
     items = []
     for run in runs:
-        own = [
+        links = [
             tag("li", tag("a", name, href=f"#run-{run.number}-{key}"))
             for key, (name, _) in SECTIONS.items()
         ]
-        inside = tag("ul", *own)
+        inside = tag("ul", *links)
         if len(runs) > 1:
             name = tag("a", run.results.spec.name, href=f"#run-{run.number}")
             inside = join((name, inside))
@@ -491,20 +483,20 @@ def _view(k: int, kind: str) -> Html:
 def _lead(run: PageRun) -> Html:
     """One sentence on the set-up; of a job's record only what is sure."""
     spec, known = run.results.spec, run.results.constants[0]
-    told = [f"{spec.data.name}: {known['n']} clients", spec.clients.partition_text]
+    parts = [f"{spec.data.name}: {known['n']} clients", spec.clients.partition_text]
     if not spec.is_record:
-        told.append(_horizons(spec.clients.local_steps))
-        told.append(f"batches of {spec.clients.batch_size}")
+        parts.append(_local_steps_text(spec.clients.local_steps))
+        parts.append(f"batches of {spec.clients.batch_size}")
     if known["d"] is not None:
-        told.append(f"{known['d']} parameters")
-    told.append(f"{spec.rounds} rounds")
-    told.append(f"{len(spec.seeds)} {'seed' if len(spec.seeds) == 1 else 'seeds'}")
+        parts.append(f"{known['d']} parameters")
+    parts.append(f"{spec.rounds} rounds")
+    parts.append(f"{len(spec.seeds)} {'seed' if len(spec.seeds) == 1 else 'seeds'}")
     if not spec.is_record:
-        told.append(f"λ = {spec.problem.l2:g}")
-    return tag("p", ", ".join(told) + ".", class_="lead")
+        parts.append(f"λ = {spec.problem.l2:g}")
+    return tag("p", ", ".join(parts) + ".", class_="lead")
 
 
-def _horizons(given: Any) -> str:
+def _local_steps_text(given: Any) -> str:
     if isinstance(given, Mapping):
         rest = ", ".join(f"{k} = {v}" for k, v in given.items() if k != "kind")
         return f"{given['kind']} ({rest})" if rest else str(given["kind"])
@@ -544,15 +536,15 @@ def _finals(run: PageRun) -> Html:
 
 def _best(run: PageRun, quantity: str) -> set[str]:
     """Methods whose mean is the best, or reads the same beside its deviation."""
-    found = {k: run.results.values(k, quantity)[:, -1] for k in run.results.labels}
-    means = {k: float(v.mean()) for k, v in found.items() if np.isfinite(v).all()}
+    finals = {k: run.results.values(k, quantity)[:, -1] for k in run.results.labels}
+    means = {k: float(v.mean()) for k, v in finals.items() if np.isfinite(v).all()}
     if not means:
         return set()
     top = (max if quantity in LARGER_IS_BETTER else min)(means, key=means.__getitem__)
 
     def read(label: str) -> str:
-        own = statistics(found[top])
-        return plus_minus(own | {"mean": means[label]}).partition(" ±")[0]
+        known = statistics(finals[top])
+        return plus_minus(known | {"mean": means[label]}).partition(" ±")[0]
 
     return {label for label in means if read(label) == read(top)}
 
@@ -560,18 +552,18 @@ def _best(run: PageRun, quantity: str) -> set[str]:
 def _masses(run: PageRun) -> Html:
     """Final weights by horizon, and what they sum to."""
     mass = {m["label"]: m["mass_by_horizon"] for m in run.summary["methods"]}
-    every = sorted({h for own in mass.values() for h in own}, key=float)
+    every = sorted({h for groups in mass.values() for h in groups}, key=float)
     size = max(1, -(-len(every) // COLUMNS))
     parts = [every[k : k + size] for k in range(0, len(every), size)]
-    sums = {label: statistics(_sum(own, every)) for label, own in mass.items()}
+    sums = {label: statistics(_sum(groups, every)) for label, groups in mass.items()}
     rows = []
-    for label, own in mass.items():
-        cells = [plus_minus(statistics(_sum(own, part))) for part in parts]
+    for label, groups in mass.items():
+        cells = [plus_minus(statistics(_sum(groups, part))) for part in parts]
         rows.append([run.name(label), *cells, plus_minus(sums[label])])
     heads = [f"H = {p[0]}" + (f" to {p[-1]}" if len(p) > 1 else "") for p in parts]
     head = ["method", *heads, "sum"]
     caption = "Weight by horizon in the last round, over seeds"
-    means = {k: found["mean"] for k, found in sums.items()}
+    means = {k: total["mean"] for k, total in sums.items()}
     odd = [k for k, m in means.items() if m is not None and abs(m - 1) > 1e-6]
     note = [
         tag(
@@ -586,15 +578,17 @@ def _masses(run: PageRun) -> Html:
     return join((*(note if odd else ()), table(head, rows, caption)))
 
 
-def _sum(own: Mapping[str, Any], horizons: Sequence[str]) -> Float64[Array, " seeds"]:
+def _sum(
+    groups: Mapping[str, Any], horizons: Sequence[str]
+) -> Float64[Array, " seeds"]:
     """Weight of several horizons together, seed by seed; NaN where there is none."""
-    found = [own[h]["seeds"] for h in horizons if h in own]
-    rows = np.array([[np.nan if v is None else v for v in seeds] for seeds in found])
-    return rows.sum(axis=0) if found else np.array([np.nan])
+    seeds_ = [groups[h]["seeds"] for h in horizons if h in groups]
+    rows = np.array([[np.nan if v is None else v for v in row] for row in seeds_])
+    return rows.sum(axis=0) if seeds_ else np.array([np.nan])
 
 
 def _audit(run: PageRun) -> Html:
-    """What the checks of the pathwise certificate found, in words."""
+    """The results of the checks of the pathwise certificate."""
     checked = [m for m in run.summary["methods"] if m["audit"] is not None]
     if not checked:
         every = run.results.spec.audit_every
