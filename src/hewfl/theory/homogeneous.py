@@ -62,9 +62,6 @@ class PostLocal:
 
         Returns:
             ϑ and Λ as arrays.
-
-        Raises:
-            InvalidInputError: ϑ ≤ 0 or Λ ≤ L.
         """
         theta = positives("amplitude", self.amplitude)
         return theta, above_smoothness(self.curvature, system.L)
@@ -121,9 +118,6 @@ def pathwise_bound(
 
     Returns:
         The bound, shape (*c).
-
-    Raises:
-        InvalidInputError: Λ ≤ L.
     """
     L = positives("smoothness", smoothness)
     spread = above_smoothness(curvature, L) - L
@@ -153,9 +147,6 @@ def homogeneous_coefficients(
 
     Returns:
         The recursion of g; its tracking part is zero.
-
-    Raises:
-        InvalidInputError: ϑ ≤ 0, Λ ≤ L, or a variant that does not exist here.
     """
     theta, Lambda = controls.validate(system)
     L, V_u = system.L, uniform_noise_of_mean(system)

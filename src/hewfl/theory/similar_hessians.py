@@ -90,9 +90,6 @@ def higher_order(
 
     Returns:
         The recursion, and the factors that say what each costs.
-
-    Raises:
-        InvalidInputError: a negative constant, or `printed` with another variant.
     """
     k, L, R = controller, controller.system.L, controller.system.R
     theta, paper = k.amplitude, k.variant == "paper"
