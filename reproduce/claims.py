@@ -1,13 +1,22 @@
-"""The paper's claims about its main experiments, held against our runs.
+"""The paper's claims, held against our runs.
 
-Figure 1 shows three regimes, and the text says of each data set in which "only" HEW is
-ahead. Heterogeneous data with equal H are in the paper's set-up but in no figure: about
-them there is nothing but that "only", and it is judged as such.
+Main grid. Figure 1 shows three regimes, and the text says of each data set in which
+"only" HEW is ahead. Heterogeneous data with equal H are in the paper's set-up but in no
+figure: about them there is nothing but that "only", and it is judged as such. A claim
+of an advantage agrees when HEW is ahead of all others by 95 % paired intervals; one of
+no clear advantage when it is not, which few seeds and rounds make easy. The paper
+compares "under matched communication budgets", which are scalars by its own count;
+every claim is judged so, and at equal scalars by ours and at equal rounds too.
 
-A claim of an advantage agrees when HEW is ahead of all others by 95 % paired intervals;
-one of no clear advantage when it is not, which few seeds and rounds make easy. The
-paper compares "under matched communication budgets", which are scalars by its own
-count; every claim is judged so, and at equal scalars by ours and at equal rounds too.
+Deep-learning lines (Appendix F). The text does not say which algorithm "HEW" is
+(erratum E-28): claims about it are judged for Algorithm 3 and, in line 2, for Algorithm
+2 as well. The paper compares curves over communication. Three moments stand for them:
+after the last round; in the round of each method and seed with the best validation
+accuracy, as a user who keeps the best model would; and at a shared budget, the numbers
+that the thriftiest method has sent at its end, in our count and in the paper's. A claim
+of several comparisons agrees if all of them do, does not if one is clearly the other
+way round, and is undecided otherwise. A claim about methods that were not run is not
+judged.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -48,6 +57,18 @@ EQUAL: dict[Axis, str] = {
     "paper_scalars": "at equal scalars by the paper's count",
 }
 """What a comparison may hold equal; the last is what the paper's text means."""
+HEW = (HEW_PLAIN, HEW_CORRECTED)
+HEW_FIXED = "HEW-Fixed"
+LEADERS = ("FedAvg", "FedProx", "FedNova", "Uniform")
+ACCURACY = ("validation_accuracy", "test_accuracy")
+LOSS = ("validation_loss", "test_loss")
+Pair = tuple[str, str]
+"""A method that is said to be ahead, and one said to be behind it."""
+Mass = Mapping[Group, Float64[Array, " seeds"]]
+SLACK = 1e-3
+"""Share of the budget that does not count: HEW sends one number more than others."""
+LATE = 0.25
+"""The last part of the rounds, over which weights are averaged as well."""
 
 
 @final
@@ -68,16 +89,16 @@ class Claim:
 
 def judge(panels: Panels) -> list[Claim]:
     """Every claim that the panels at hand allow to judge."""
-    found = []
+    claims = []
     for (data, regime), results in panels.items():
         hew = hew_of(regime)
         if hew in results.labels and regime in REGIMES:
-            found += [_advantage(data, regime, results, axis) for axis in EQUAL]
+            claims += [_advantage(data, regime, results, axis) for axis in EQUAL]
         if regime in FIGURE_2 and data in DATA and hew in results.labels:
-            found.append(_uneven_weights(data, regime, results))
+            claims.append(_uneven_weights(data, regime, results))
         if ONE_STEP in results.labels:
-            found.append(_worst(data, regime, results))
-    return found
+            claims.append(_worst(data, regime, results))
+    return claims
 
 
 def against_others(
@@ -164,7 +185,7 @@ def _uneven_weights(data: str, regime: str, results: Results) -> Claim:
         for h in np.unique(H):
             ratios.setdefault(int(h), []).append(float(w[h == H].mean() * n))
     means = {h: float(np.mean(r)) for h, r in sorted(ratios.items())}
-    decided = [
+    uneven = [
         h
         for h, r in ratios.items()
         if compare(np.array(r), np.ones(len(r))).verdict != "undecided"
@@ -172,26 +193,13 @@ def _uneven_weights(data: str, regime: str, results: Results) -> Claim:
     words = ", ".join(f"H = {h}: {m:.2f}" for h, m in means.items())
     return Claim(
         f"{data}, {regime}: HEW's final weights are not uniform over horizon groups",
-        "agrees" if decided else "undecided",
+        "agrees" if uneven else "undecided",
         f"weight of a client over 1/n, mean over seeds: {words}",
     )
 
 
 def _list(labels: list[str]) -> str:
     return ", ".join(labels) if labels else "none"
-
-
-# ------------------ When the methods of a deep-learning line are compared, and
-
-# The paper compares curves over communication. Three moments stand for them: after the
-# last round; in the round of each method and seed with the best validation accuracy, as
-# a user who keeps the best model would; and at a shared budget, the numbers that the
-# thriftiest method has sent at its end, in our count and in the paper's.
-
-SLACK = 1e-3
-"""Share of the budget that does not count: HEW sends one number more than others."""
-LATE = 0.25
-"""The last part of the rounds, over which weights are averaged besides."""
 
 
 class Moment(StrEnum):
@@ -230,7 +238,7 @@ def compare_at(
 
 def late_mass(results: Results, label: str) -> dict[Group, Float64[Array, " seeds"]]:
     """Weight of the clients of each group, the mean over the last quarter of rounds."""
-    entry, found = results.labels.index(label), dict[Group, Float64[Array, " seeds"]]()
+    entry, masses = results.labels.index(label), dict[Group, Float64[Array, " seeds"]]()
     first = round((1 - LATE) * results.spec.rounds) + 1
     for seed, by_entry in enumerate(results.records):
         late = [r for r in by_entry[entry] if r.round >= first and r.clients]
@@ -238,8 +246,8 @@ def late_mass(results: Results, label: str) -> dict[Group, Float64[Array, " seed
             groups = results.groups(seed, record)
             for h, weight in zip(groups, record.weights, strict=True):
                 empty = np.zeros(len(results.records))
-                found.setdefault(h, empty)[seed] += weight / len(late)
-    return dict(sorted(found.items()))
+                masses.setdefault(h, empty)[seed] += weight / len(late)
+    return dict(sorted(masses.items()))
 
 
 def share_ahead(results: Results, pair: tuple[str, str], quantity: str) -> float:
@@ -272,72 +280,56 @@ def _shared(
     return np.asarray(np.min(ends, axis=0))
 
 
-# ------------------ The paper's claims about its deep-learning lines (Appendix F),
-
-# Which algorithm "HEW" is there the text does not say (erratum E-28): claims about it are
-# judged for Algorithm 3 and, in line 2, for Algorithm 2 as well. A claim of several
-# comparisons agrees if all of them do, does not if one is clearly the other way round,
-# and is undecided otherwise, by paired intervals over the seeds, at each `Moment`. One
-# about methods that were not run is not judged.
-
-HEW = (HEW_PLAIN, HEW_CORRECTED)
-HEW_FIXED = "HEW-Fixed"
-LEADERS = ("FedAvg", "FedProx", "FedNova", "Uniform")
-ACCURACY = ("validation_accuracy", "test_accuracy")
-LOSS = ("validation_loss", "test_loss")
-Pair = tuple[str, str]
-"""A method that is said to be ahead, and one said to be behind it."""
-Mass = Mapping[Group, Float64[Array, " seeds"]]
-
-
 def judge_head(results: Results) -> list[Claim]:
     """Line 2: AG News, a head on frozen features (Figures 3 and 4)."""
     behind = (*HEW, HEW_FIXED, "SCAFFOLD", "minibatch SGD")
     everyone = (*LEADERS, *HEW, HEW_FIXED, "SCAFFOLD")
     lead = [(first, second) for first in LEADERS for second in behind]
-    said = {"FedAvg, FedProx, FedNova and Uniform lead": lead}
+    statements = {"FedAvg, FedProx, FedNova and Uniform lead": lead}
     for hew in HEW:
-        said |= {
+        statements |= {
             f"{hew} is below those four": [(first, hew) for first in LEADERS],
             f"{hew} is above HEW-Fixed": [(hew, HEW_FIXED)],
             f"SCAFFOLD lies between {hew} and HEW-Fixed": [
                 *((hew, "SCAFFOLD"), ("SCAFFOLD", HEW_FIXED))
             ],
         }
-    said["minibatch SGD is worst"] = [(first, "minibatch SGD") for first in everyone]
-    found = _at_all_moments(results, said, {"": ACCURACY})
-    return found + [claim for hew in HEW for claim in _concentrated(results, hew)]
+    statements["minibatch SGD is worst"] = [
+        (first, "minibatch SGD") for first in everyone
+    ]
+    claims = _at_all_moments(results, statements, {"": ACCURACY})
+    return claims + [claim for hew in HEW for claim in _concentrated(results, hew)]
 
 
 def judge_cnn(results: Results) -> list[Claim]:
     """Line 1: Fashion-MNIST, a medium CNN (Figures 5 and 6)."""
     versus = [(HEW_PLAIN, "FedAvg")]
     quantities = {" in accuracy": ACCURACY, " in both losses": LOSS}
-    found = _at_all_moments(results, {f"{HEW_PLAIN} beats FedAvg": versus}, quantities)
-    found.append(_most_of_the_run(results, versus[0]))
-    return found + _longest(results, HEW_PLAIN)
+    claims = _at_all_moments(results, {f"{HEW_PLAIN} beats FedAvg": versus}, quantities)
+    claims.append(_most_of_the_run(results, versus[0]))
+    return claims + _longest(results, HEW_PLAIN)
 
 
 def judge_equal(results: Results) -> list[Claim]:
-    """Line 2 at equal ground: only what is said of the methods that have it."""
-    said = {
+    """Line 2 at equal ground: only what is statements of the methods that have it."""
+    statements = {
         f"{hew} is above {other}": [(hew, other)]
         for hew in HEW
         for other in (HEW_FIXED, "Uniform")
     }
-    return _at_all_moments(results, said, {"": ACCURACY})
+    return _at_all_moments(results, statements, {"": ACCURACY})
 
 
 def _at_all_moments(
     results: Results,
-    said: Mapping[str, Sequence[Pair]],
+    statements: Mapping[str, Sequence[Pair]],
     quantities: Mapping[str, Sequence[str]],
 ) -> list[Claim]:
     """Statements of pairs, each in some quantities, moment by moment."""
     return [
         _ahead(results, statement + words, pairs, names, moment)
         for moment in Moment
-        for statement, pairs in said.items()
+        for statement, pairs in statements.items()
         for words, names in quantities.items()
     ]
 
@@ -368,9 +360,9 @@ def _most_of_the_run(results: Results, pair: Pair) -> Claim:
         return _not_run(statement, missing)
     shares = {q: share_ahead(results, pair, q) for q in (*ACCURACY, *LOSS)}
     verdict: Verdict = "agrees" if min(shares.values()) > 0.5 else "does not agree"
-    told = (f"{q.replace('_', ' ')} {share:.0%}" for q, share in shares.items())
+    parts = (f"{q.replace('_', ' ')} {share:.0%}" for q, share in shares.items())
     because = "share of evaluated rounds in which its mean over seeds leads: "
-    return Claim(statement, verdict, because + ", ".join(told))
+    return Claim(statement, verdict, because + ", ".join(parts))
 
 
 def _concentrated(results: Results, hew: str) -> list[Claim]:
@@ -381,16 +373,16 @@ def _concentrated(results: Results, hew: str) -> list[Claim]:
     statement = f"{hew} concentrates on fewer horizon groups than HEW-Fixed"
     if missing := _missing(results, (hew, HEW_FIXED)):
         return [_not_run(statement, missing)]
-    found = []
+    claims = []
     for when, masses in _masses(results, (hew, HEW_FIXED)).items():
-        own, fixed = map(_spread, masses)
-        outcome = compare(own, fixed)
+        groups, fixed = map(_spread, masses)
+        outcome = compare(groups, fixed)
         because = (
-            f"groups with weight (1/Σ m²): {np.nanmean(own):.1f} against "
+            f"groups with weight (1/Σ m²): {np.nanmean(groups):.1f} against "
             f"{np.nanmean(fixed):.1f}, difference {_interval(outcome)}"
         )
-        found.append(Claim(f"{when}: {statement}", _verdict([outcome]), because))
-    return found
+        claims.append(Claim(f"{when}: {statement}", _verdict([outcome]), because))
+    return claims
 
 
 def _longest(results: Results, hew: str) -> list[Claim]:
@@ -398,17 +390,17 @@ def _longest(results: Results, hew: str) -> list[Claim]:
     statement = f"{hew} moves weight towards the longest local work (H = 4)"
     if missing := _missing(results, (hew, "FedAvg")):
         return [_not_run(statement, missing)]
-    found = []
+    claims = []
     for when, masses in _masses(results, (hew, "FedAvg")).items():
         longest = max(masses[0])
-        own, plain = (mass[longest] for mass in masses)
-        outcome = compare(own, plain, larger_is_better=True)
+        ours, plain = (mass[longest] for mass in masses)
+        outcome = compare(ours, plain, larger_is_better=True)
         because = (
-            f"weight of H = {longest}: {own.mean():.2f} against "
+            f"weight of H = {longest}: {ours.mean():.2f} against "
             f"{plain.mean():.2f} of FedAvg, difference {_interval(outcome)}"
         )
-        found.append(Claim(f"{when}: {statement}", _verdict([outcome]), because))
-    return found
+        claims.append(Claim(f"{when}: {statement}", _verdict([outcome]), because))
+    return claims
 
 
 def _masses(results: Results, labels: Pair) -> dict[str, list[Mass]]:

@@ -141,8 +141,8 @@ def robustness(
 ) -> None:
     """Compare aggregators under faulty and Byzantine clients.
 
-    MNIST and Covertype by softmax regression and a CNN on Fashion-MNIST, in scenarios with
-    bad labels, bad updates and hidden batch sizes.
+    MNIST and Covertype by softmax regression and a CNN on Fashion-MNIST, in scenarios
+    with bad labels, bad updates and hidden batch sizes.
 
     Stopped at any time and called again, it goes on where it was.
     """

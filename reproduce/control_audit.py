@@ -104,7 +104,7 @@ def mnist(quick: bool) -> Case:
     return Case("MNIST", problem, bounds, v2, 32, *((4, 2) if quick else (60, 6)))
 
 
-def audited(case: Case, law: Any) -> tuple[dict[str, Array], float]:
+def run_audit(case: Case, law: Any) -> tuple[dict[str, Array], float]:
     """What was certified and what came, (repetition, entry, round); how far it got."""
     entries = [
         HewControl(case.bounds, case.variance, variant, source)
@@ -122,7 +122,7 @@ def audited(case: Case, law: Any) -> tuple[dict[str, Array], float]:
         return {}
 
     audit = control_audit(case.problem)
-    found: dict[str, list[Any]] = {name: [] for name in NAMES}
+    values: dict[str, list[Any]] = {name: [] for name in NAMES}
     for seed in range(case.repetitions):
         trace = simulate(
             *(case.problem, federation, entries),
@@ -131,15 +131,15 @@ def audited(case: Case, law: Any) -> tuple[dict[str, Array], float]:
             evaluate_every=None,
             observers=[audit, distance],
         )
-        for name, runs in found.items():
-            kept = [
+        for name, runs in values.items():
+            rows = [
                 [r.observed[name] for r in trace.of(k)[1:]] for k in range(len(entries))
             ]
-            runs.append(kept)
-    return {name: np.array(runs) for name, runs in found.items()}, max(far)
+            runs.append(rows)
+    return {name: np.array(runs) for name, runs in values.items()}, max(far)
 
 
-def judged(
+def audit_rows(
     case: Case, law: str, seen: dict[str, Array], far: float
 ) -> list[dict[str, Any]]:
     """One row for each entry: violations, and how much the certificate says."""
@@ -189,7 +189,7 @@ COLUMNS = (
 )
 
 
-def written(rows: list[dict[str, Any]]) -> str:
+def rows_table(rows: list[dict[str, Any]]) -> str:
     """The table in Markdown."""
     lines = [f"| {' | '.join(COLUMNS)} |".replace("_", " ")]
     lines.append("|" + "--|" * len(COLUMNS))
@@ -216,7 +216,7 @@ def page(rows: list[dict[str, Any]]) -> str:
         total=total,
         above=above,
         inside="yes" if inside else "no",
-        table=written(rows),
+        table=rows_table(rows),
     )
 
 
@@ -306,8 +306,8 @@ def main() -> None:
             ("all clients", FullParticipation()),
             (f"{PRESENT} of {CLIENTS}", SampledParticipation(PRESENT)),
         ):
-            seen, far = audited(case, who)
-            rows += judged(case, law, seen, far)
+            seen, far = run_audit(case, who)
+            rows += audit_rows(case, law, seen, far)
             curves[case.name, law] = seen
             caps[case.name] = rows[-1]["cap"]
             print(case.name, law, "done", flush=True)

@@ -43,15 +43,18 @@ def write_curves(panels: Panels, output: Path) -> None:
     curves, weights = [], []
     for key, results in panels.items():
         for seed, by_entry in zip(results.spec.seeds, results.records, strict=True):
-            for label, own in zip(results.labels, by_entry, strict=True):
+            for label, records in zip(results.labels, by_entry, strict=True):
                 who = (*key, label, str(seed))
-                for r in (own[t] for t in results.rounds):
-                    found = [*(getattr(r, name) for name in _OWN)]
-                    found += [r.metrics.get(name) for name in metrics]
+                for r in (records[t] for t in results.rounds):
+                    values = [*(getattr(r, name) for name in _OWN)]
+                    values += [r.metrics.get(name) for name in metrics]
                     sent = (r.round, r.scalars, r.paper_scalars)
-                    curves.append([*who, *sent, *map(_cell, found)])
+                    curves.append([*who, *sent, *map(_cell, values)])
                 last = zip(
-                    own[-1].clients, own[-1].horizons, own[-1].weights, strict=True
+                    records[-1].clients,
+                    records[-1].horizons,
+                    records[-1].weights,
+                    strict=True,
                 )
                 weights += [[*who, i, h, _cell(w)] for i, h, w in last]
     _write(output / CURVES, (*_WHO, *_SENT, *_OWN, *metrics), curves)
@@ -107,15 +110,15 @@ def _results(
 
 
 def _entry(
-    entry: int, last: int, rows: Iterable[Mapping[str, str]], heard: Iterable[Any]
+    entry: int, last: int, rows: Iterable[Mapping[str, str]], weighted: Iterable[Any]
 ) -> tuple[RoundRecord, ...]:
-    found = [RoundRecord(t, entry) for t in range(last + 1)]
-    clients = [int(row["client"]) for row in heard]
+    records = [RoundRecord(t, entry) for t in range(last + 1)]
+    clients = [int(row["client"]) for row in weighted]
     for row in rows:
         t = int(row["round"])
         values = {k: _number(v) for k, v in row.items() if k not in (*_WHO, *_SENT)}
         is_last = t == last
-        found[t] = RoundRecord(
+        records[t] = RoundRecord(
             t,
             entry,
             objective=values.pop("objective"),
@@ -124,15 +127,18 @@ def _entry(
             scalars=int(row["scalars"]),
             paper_scalars=int(row["paper_scalars"]),
             clients=tuple(clients) if is_last else (),
-            horizons=tuple(int(row["horizon"]) for row in heard) if is_last else (),
-            weights=tuple(float(row["weight"]) for row in heard) if is_last else (),
+            horizons=tuple(int(row["horizon"]) for row in weighted) if is_last else (),
+            weights=tuple(float(row["weight"]) for row in weighted) if is_last else (),
         )
-    return tuple(found)
+    return tuple(records)
 
 
 def _records(results: Results) -> Iterable[RoundRecord]:
     return (
-        own[t] for entries in results.records for own in entries for t in results.rounds
+        records[t]
+        for entries in results.records
+        for records in entries
+        for t in results.rounds
     )
 
 
@@ -153,8 +159,8 @@ def _write(path: Path, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> No
 
 def _read(path: Path) -> dict[Who, list[dict[str, str]]]:
     """Rows of a file by data set, regime, method and seed."""
-    found: dict[Who, list[dict[str, str]]] = {}
+    by_run: dict[Who, list[dict[str, str]]] = {}
     with gzip.open(path, "rt", encoding="utf-8", newline="") as stream:
         for row in csv.DictReader(stream):
-            found.setdefault(tuple(row[name] for name in _WHO), []).append(row)
-    return found
+            by_run.setdefault(tuple(row[name] for name in _WHO), []).append(row)
+    return by_run

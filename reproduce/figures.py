@@ -1,4 +1,4 @@
-"""Figures 1 and 2: the main grid."""
+"""The paper's figures: 1 and 2 of the main grid, 3 to 6 of the deep-learning lines."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -66,8 +66,8 @@ def figure_1(
                 if (d, regime) not in panels:
                     _leave_empty(axes)
                     continue
-                found, chosen = panels[d, regime], focus[d, regime]
-                _draw_panel(axes, found, (kind, axis), chosen, styles)
+                results, chosen = panels[d, regime], focus[d, regime]
+                _draw_panel(axes, results, (kind, axis), chosen, styles)
             name = QUANTITIES.get(kind, "objective of HEW\nless best rival's")
             _label_outside(row, plain_text(f"{NAMES.get(d, d)}\n{name}"))
         for regime, axes in zip(regimes, grid[0], strict=True):
@@ -99,8 +99,8 @@ def _draw_panel(
 
 def _focus(results: Results, hew: str) -> list[str]:
     """The algorithm that stands for HEW, and the best rival by the last objective."""
-    own, *rivals = leaders(results, "objective")
-    return [hew if hew in results.labels else own, *rivals]
+    first, *rivals = leaders(results, "objective")
+    return [hew if hew in results.labels else first, *rivals]
 
 
 def figure_2(
@@ -162,9 +162,6 @@ def _in_order(given: Iterable[str], known: Sequence[str]) -> list[str]:
     """What is given, each once, in a known order; the unknown come last."""
     names = list(dict.fromkeys(given))
     return [*(k for k in known if k in names), *(k for k in names if k not in known)]
-
-
-# ------------------ Figures 3 to 6: the deep-learning lines
 
 
 def draw_head(results: Results, output: Path) -> None:

@@ -3,9 +3,9 @@
     python -m reproduce measured-step [mnist] [network] [--seeds 7] [--rounds N]
         [--jobs 2]
 
-mnist    softmax regression as in docs/results/server_step, horizon weights, amplitude one at
-         the start: samples of each client, lists of a, and how often the true decrease
-         of the step lies in the interval that the trace has. Looks in HEWFL_DATA.
+mnist    softmax regression as in docs/results/server_step, horizon weights, amplitude
+         one at the start: samples of each client, lists of a, and how often the true
+         decrease of the step lies in the interval of the trace. Looks in HEWFL_DATA.
 network  a small convolutional network on digits: five first learning rates, fixed or
          measured.
 
@@ -51,7 +51,9 @@ RATES = (0.003, 0.03, 0.1, 0.3, 1.0)
 """First learning rates of the network."""
 
 
-def measured(momentum: float, samples: int, at: tuple[float, ...] | None) -> ServerStep:
+def line_search(
+    momentum: float, samples: int, at: tuple[float, ...] | None
+) -> ServerStep:
     return ServerStep(
         1.0,
         momentum,
@@ -62,11 +64,11 @@ def measured(momentum: float, samples: int, at: tuple[float, ...] | None) -> Ser
 
 
 OUTERS = {
-    "no momentum, 128 samples": measured(0.0, 128, None),
-    "no momentum, 1024 samples": measured(0.0, 1024, None),
-    "momentum 0.5, 32 samples": measured(0.5, 32, None),
-    "momentum 0.5, 512 samples": measured(0.5, 512, None),
-    "momentum 0.5, a to 4": measured(0.5, 128, (0.5, 1.0, 2.0, 4.0)),
+    "no momentum, 128 samples": line_search(0.0, 128, None),
+    "no momentum, 1024 samples": line_search(0.0, 1024, None),
+    "momentum 0.5, 32 samples": line_search(0.5, 32, None),
+    "momentum 0.5, 512 samples": line_search(0.5, 512, None),
+    "momentum 0.5, a to 4": line_search(0.5, 128, (0.5, 1.0, 2.0, 4.0)),
 }
 
 
@@ -79,7 +81,7 @@ def mnist(seed: int, rounds: int) -> Iterator[tuple[str, Mapping[str, float]]]:
             Entry(HewFixed(total=1.0 / L, power=1.0), o, name)
             for name, o in OUTERS.items()
         ]
-        warm = Entry(HewFixed(total=16.0 / L, power=1.0), measured(0.5, 128, None))
+        warm = Entry(HewFixed(total=16.0 / L, power=1.0), line_search(0.5, 128, None))
         trace = simulate(
             problem,
             build_federation(spec),
@@ -91,7 +93,7 @@ def mnist(seed: int, rounds: int) -> Iterator[tuple[str, Mapping[str, float]]]:
             observers=[true_decrease(problem)],
         )
         for k, name in enumerate([*OUTERS, "momentum 0.5, amplitude 16"]):
-            yield f"{panel}, {name}", told(trace, k)
+            yield f"{panel}, {name}", summarise(trace, k)
 
 
 def true_decrease(problem: Any) -> Observer:
@@ -115,27 +117,27 @@ def true_decrease(problem: Any) -> Observer:
     return observe
 
 
-def told(trace: Trace, entry: int) -> Mapping[str, float]:
+def summarise(trace: Trace, entry: int) -> Mapping[str, float]:
     """Both objectives, and what the intervals are worth, of one entry."""
     records = trace.of(entry)
     last, early = records[-1], records[min(20, len(records) - 1)]
-    found = {
+    values = {
         "objective": last.objective or np.nan,
         "averaged": last.metrics["averaged_objective"],
         "averaged_20": early.metrics["averaged_objective"],
     }
-    seen = [r.observed for r in records if "measured_low" in r.observed]
-    moved = [s for s in seen if s["measured_step"] > 0]
-    found["rounds_still"] = len(seen) - len(moved)
-    found["share_above_zero"] = float(np.mean([s["measured_low"] > 0 for s in moved]))
+    searches = [r.observed for r in records if "measured_low" in r.observed]
+    moved = [s for s in searches if s["measured_step"] > 0]
+    values["rounds_still"] = len(searches) - len(moved)
+    values["share_above_zero"] = float(np.mean([s["measured_low"] > 0 for s in moved]))
     for true in ("true_weighted", "true_mean"):
         if true in moved[0]:
             inside = [s["measured_low"] <= s[true] <= s["measured_high"] for s in moved]
-            found[f"{true}_inside"] = float(np.mean(inside))
+            values[f"{true}_inside"] = float(np.mean(inside))
     if "true_mean" in moved[0]:
         sure = [s["true_mean"] <= 0 for s in moved if s["measured_low"] > 0]
-        found["sure_and_wrong"] = float(np.mean(sure)) if sure else 0.0
-    return found
+        values["sure_and_wrong"] = float(np.mean(sure)) if sure else 0.0
+    return values
 
 
 def network(seed: int, rounds: int) -> Iterator[tuple[str, Mapping[str, float]]]:
@@ -161,8 +163,8 @@ def network(seed: int, rounds: int) -> Iterator[tuple[str, Mapping[str, float]]]
     outers = {
         "fixed": ServerStep(average="ema"),
         "fixed, momentum 0.8": ServerStep(1.0, 0.8, average="ema"),
-        "measured": measured(0.0, 32, None),
-        "measured, momentum 0.5": measured(0.5, 32, None),
+        "measured": line_search(0.0, 32, None),
+        "measured, momentum 0.5": line_search(0.5, 32, None),
     }
     names = [(rate, name) for rate in RATES for name in outers]
     entries = [Entry(UniformLocalSGD(rate), outers[name]) for rate, name in names]

@@ -175,16 +175,16 @@ def _drawings(part: Part) -> dict[str, Callable[[Panels, Path], object]]:
     if part in LINES:
         line = LINES[part]
         return {"line": lambda panels, to: line.draw(next(iter(panels.values())), to)}
-    found: dict[str, Callable[[Panels, Path], object]] = {}
+    drawings: dict[str, Callable[[Panels, Path], object]] = {}
     if part != Part.fig2:
-        found["1"] = lambda panels, to: figure_1(panels, to / "figure1")
+        drawings["1"] = lambda panels, to: figure_1(panels, to / "figure1")
     if part in (Part.fig1, Part.all):
-        found["1, the paper's count"] = lambda panels, to: figure_1(
+        drawings["1, the paper's count"] = lambda panels, to: figure_1(
             panels, to / "figure1_paper_count", axis="paper_scalars"
         )
     if part in (Part.fig2, Part.all):
-        found["2"] = _draw_weights
-    return found
+        drawings["2"] = _draw_weights
+    return drawings
 
 
 def _draw_weights(panels: Panels, output: Path) -> None:

@@ -1,4 +1,8 @@
-"""Finished runs on paper: all that a published result needs, in one folder."""
+"""Publish finished runs: tables, claims, curves and specs in one folder.
+
+The main grid, the grids beyond the paper (long lists, server momentum, averaging), and
+the deep-learning lines.
+"""
 
 import csv
 import io
@@ -63,6 +67,27 @@ GRID_RULES = (
     "Weights are not uniform when those of one horizon group are clearly not 1/n."
 )
 """What verdicts mean, at the head of claims.md."""
+DEEP_RULES = (
+    "A claim agrees when each of its comparisons does, by 95 % paired intervals over "
+    "the seeds; it does not agree when one is clearly the other way round, and is "
+    "undecided otherwise. One about methods that were not run is not judged. Moments: "
+    "the last round; of each method and seed the evaluated round with the best "
+    "validation accuracy; equal scalars, the last evaluated round within what the "
+    "thriftiest method sent in all, in our count and in the paper's. Weights by local "
+    "work are those of the last round, and means over the last quarter of the rounds. "
+    "A claim about most of the run looks at means over seeds in the evaluated rounds "
+    "after the first tenth, and has no interval."
+)
+"""What verdicts mean, at the head of claims.md."""
+MEASURED = (*ACCURACY, *LOSS)
+SYMBOLS = {"step_scale": "rate", "amplitude": "rate", "kappa": "κ", "prox": "μ"}
+"""What the page calls hyper-parameters."""
+Answer = Literal["ahead of all", "behind some", "undecided"]
+WORDS = {
+    "better": "lower than",
+    "undecided": "undecided against",
+    "worse": "higher than",
+}
 
 
 def panels_of(folders: Mapping[Key, Folder]) -> Panels:
@@ -113,12 +138,12 @@ def _write_numbers(
     *,
     without: Sequence[str],
 ) -> None:
-    """The table, the curves, the summaries but for some fields, and the kept files."""
+    """The table, the curves, the summaries without some fields, the run files."""
     summaries = {}
     for (data, regime), folder in folders.items():
-        found = folder.summary
-        kept = {key: value for key, value in found.items() if key not in without}
-        summaries[f"{data}, {regime}"] = kept
+        summary = folder.summary
+        fields = {key: value for key, value in summary.items() if key not in without}
+        summaries[f"{data}, {regime}"] = fields
     write_table(folders, output)
     write_json(output / "summary.json", summaries)
     write_curves(panels, output)
@@ -138,8 +163,8 @@ def _pairs_text(panels: Panels) -> str:
             continue
         for axis in EQUAL:
             for quantity in ("objective", "test_accuracy"):
-                found = against_others(results, hew, quantity, axis)
-                for label, o in found.items():
+                comparisons = against_others(results, hew, quantity, axis)
+                for label, o in comparisons.items():
                     numbers = [f"{value:+.6f}" for value in (o.mean, o.low, o.high)]
                     row = [data, regime, axis, quantity, hew, label, *numbers]
                     writer.writerow([*row, o.verdict])
@@ -155,14 +180,14 @@ def copy_files(folder: Folder, output: Path, names: Sequence[str]) -> None:
 
 def write_table(folders: Mapping[Key, Folder], output: Path) -> None:
     """The last values of all methods of some runs, as table.csv."""
-    found = {key: folder.summary["methods"] for key, folder in folders.items()}
-    every = [method for methods in found.values() for method in methods]
+    by_panel = {key: folder.summary["methods"] for key, folder in folders.items()}
+    every = [method for methods in by_panel.values() for method in methods]
     columns = [c for c in COLUMNS if any(c in method["final"] for method in every)]
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     head = ["data", "regime", "method", "parameters"]
     writer.writerow(head + [f"{c} {s}" for c in columns for s in ("mean", "std")])
-    for key, methods in found.items():
+    for key, methods in by_panel.items():
         for m in methods:
             writer.writerow(
                 [*key, m["label"], _parameters(m), *_numbers(m["final"], columns)]
@@ -185,10 +210,10 @@ def _numbers(final: Mapping[str, Any], columns: Sequence[str]) -> list[str]:
 
 def amount(spec: Spec, *, is_quick: bool) -> str:
     """How much the verdicts rest on."""
-    told = f"These runs: {len(spec.seeds)} seeds, {spec.rounds} rounds."
+    text = f"These runs: {len(spec.seeds)} seeds, {spec.rounds} rounds."
     if is_quick:
-        told += " They are of `--quick`, a first look that decides nothing."
-    return told
+        text += " They are of `--quick`, a first look that decides nothing."
+    return text
 
 
 def claims_text(head: str, claims: Sequence[Claim]) -> str:
@@ -229,29 +254,10 @@ def _rank(method: Mapping[str, Any], quantity: str) -> float:
     return -value if quantity in LARGER_IS_BETTER else float(value)
 
 
-# ------------------ A finished deep-learning line on paper: claims at every moment,
-
-RULES = (
-    "A claim agrees when each of its comparisons does, by 95 % paired intervals over "
-    "the seeds; it does not agree when one is clearly the other way round, and is "
-    "undecided otherwise. One about methods that were not run is not judged. Moments: "
-    "the last round; of each method and seed the evaluated round with the best "
-    "validation accuracy; equal scalars, the last evaluated round within what the "
-    "thriftiest method sent in all, in our count and in the paper's. Weights by local "
-    "work are those of the last round, and means over the last quarter of the rounds. "
-    "A claim about most of the run looks at means over seeds in the evaluated rounds "
-    "after the first tenth, and has no interval."
-)
-"""What verdicts mean, at the head of claims.md."""
-MEASURED = (*ACCURACY, *LOSS)
-SYMBOLS = {"step_scale": "rate", "amplitude": "rate", "kappa": "κ", "prox": "μ"}
-"""What the page calls hyper-parameters."""
-
-
 def publish_deep(
     folder: Folder,
     output: Path,
-    judged: Callable[[Results], list[Claim]],
+    judge_line: Callable[[Results], list[Claim]],
     *,
     is_quick: bool,
 ) -> list[Claim]:
@@ -260,17 +266,17 @@ def publish_deep(
     Args:
         folder: of the finished run.
         output: folder of the tables; spec, tuning and times go beside them.
-        judged: holds the paper's claims against the results.
+        judge_line: holds the paper's claims against the results.
         is_quick: whether the run is a first look.
 
     Returns:
-        The claims, judged.
+        The claims, judge_line.
     """
     results, key = folder.results, (folder.spec.data.name, folder.spec.name)
-    claims = judged(results)
+    claims = judge_line(results)
     write_table({key: folder}, output)
     copy_files(folder, output, (*KEPT, "summary.json"))
-    head = f"{RULES}\n\n{amount(folder.spec, is_quick=is_quick)}"
+    head = f"{DEEP_RULES}\n\n{amount(folder.spec, is_quick=is_quick)}"
     write_text(output / "claims.md", claims_text(head, claims))
     tables = [tables_text({key: folder}).rstrip(), ""]
     for moment in tuple(Moment)[1:]:
@@ -337,21 +343,12 @@ def _ranked(results: Results, moment: Moment) -> list[str]:
     """Methods by their validation accuracy, best first; those that diverged last."""
 
     def validated(label: str) -> float:
-        found = at_moment(results, label, ACCURACY[0], moment)
-        return -float(np.nanmean(found)) if np.isfinite(found).any() else np.inf
+        accuracies = at_moment(results, label, ACCURACY[0], moment)
+        return (
+            -float(np.nanmean(accuracies)) if np.isfinite(accuracies).any() else np.inf
+        )
 
     return sorted(results.labels, key=validated)
-
-
-# ------------------ Comparisons beyond the paper, on paper: long lists, outer
-
-ExtendedKey = tuple[str, str]
-Answer = Literal["ahead of all", "behind some", "undecided"]
-WORDS = {
-    "better": "lower than",
-    "undecided": "undecided against",
-    "worse": "higher than",
-}
 
 
 def extended_text(panels: Panels) -> str:
@@ -368,29 +365,29 @@ def extended_text(panels: Panels) -> str:
         "| panel | HEW is | because |",
         "| --- | --- | --- |",
     ]
-    for (data, regime), found in panels.items():
-        outcomes = against_others(found, hew_of(regime), "objective")
-        told = f"{hew_of(regime)}: {_because(outcomes)}"
+    for (data, regime), results in panels.items():
+        outcomes = against_others(results, hew_of(regime), "objective")
+        because = f"{hew_of(regime)}: {_because(outcomes)}"
         answer = _answer(outcomes)
-        lines.append(f"| {data}, {TITLES[regime]} | **{answer}** | {told} |")
+        lines.append(f"| {data}, {TITLES[regime]} | **{answer}** | {because} |")
     return "\n".join(lines) + "\n"
 
 
-def edges_text(folders: Mapping[ExtendedKey, Folder]) -> str:
+def edges_text(folders: Mapping[Key, Folder]) -> str:
     """How many choices of hyper-parameters lie at an end of a list, and which."""
     choices = [(key, c) for key, folder in folders.items() for c in folder.choices]
     ends = [(key, choice) for key, choice in choices if choice.at_edge]
-    told = (
+    text = (
         f"{len(ends)} of {len(choices)} choices lie at an end of a list that is no "
         "bound of the parameter itself"
     )
     if not ends or len(ends) > len(choices) // 4:
-        return f"{told}.\n"
+        return f"{text}.\n"
     named = (
         f"{choice.label} on {data}, {regime} ({', '.join(choice.at_edge)})"
         for (data, regime), choice in ends
     )
-    return f"{told}: {'; '.join(named)}.\n"
+    return f"{text}: {'; '.join(named)}.\n"
 
 
 def _answer(outcomes: Mapping[str, Comparison]) -> Answer:
@@ -405,5 +402,5 @@ def _because(outcomes: Mapping[str, Comparison]) -> str:
         verdict: [label for label, o in outcomes.items() if o.verdict == verdict]
         for verdict in WORDS
     }
-    told = (f"{WORDS[v]} {', '.join(labels)}" for v, labels in by.items() if labels)
-    return "; ".join(told)
+    parts = (f"{WORDS[v]} {', '.join(labels)}" for v, labels in by.items() if labels)
+    return "; ".join(parts)

@@ -62,7 +62,7 @@ def lines_of(heads: list[str], rows: list[list[str]]) -> list[str]:
 def one_table(
     cells: dict[str, dict[str, Any]], server_step: str, score: str
 ) -> list[str]:
-    """One model and one server step: a row for each rule, a column for each scenario."""
+    """One model and one server step: rules down, scenarios across."""
     scenarios, rules, _ = split({"": cells})
     means = [
         np.nanmean(cells[scenario][f"{EQUAL} | {server_step}"][score])
@@ -70,11 +70,11 @@ def one_table(
     ]
     rows = [[f"{EQUAL} (its loss)", *(f"{mean:.3f}" for mean in means)]]
     for rule in rules[1:]:
-        told = [
+        comparisons = [
             against_equal(cells[scenario], rule, server_step, score)
             for scenario in scenarios
         ]
-        rows.append([rule, *map(shown, told)])
+        rows.append([rule, *map(shown, comparisons)])
     return lines_of(["rule", *scenarios], rows)
 
 
@@ -86,7 +86,7 @@ def summary(cells: Cells, score: str) -> list[str]:
     for rule in rules[1:]:
         row = [rule]
         for kind in kinds:
-            told = [
+            comparisons = [
                 against_equal(of_model[scenario], rule, server_step, score)
                 for of_model in cells.values()
                 for scenario in scenarios
@@ -94,28 +94,28 @@ def summary(cells: Cells, score: str) -> list[str]:
                 if scenario.split()[0] == kind
             ]
             better, worse = (
-                sum(one.verdict == verdict for one in told)
+                sum(one.verdict == verdict for one in comparisons)
                 for verdict in ("better", "worse")
             )
-            row.append(f"{better} better, {worse} worse of {len(told)}")
+            row.append(f"{better} better, {worse} worse of {len(comparisons)}")
         rows.append(row)
     return lines_of(["rule", *kinds], rows)
 
 
 def weights_table(cells: Cells) -> list[str]:
-    """Mean weight of the bad rank in its scenarios, and of every rank in the clean one."""
+    """Mean weight of the bad rank in its scenarios, and of all in the clean one."""
     scenarios, rules, outers = split(cells)
     bad = [scenario for scenario in scenarios if scenario.startswith("bad")]
     rows = []
     for rule in rules:
         row = [rule]
         for scenario in [scenarios[0], *bad]:
-            told = [
+            weights = [
                 of_model[scenario][f"{rule} | {server_step}"]["weights"]
                 for of_model in cells.values()
                 for server_step in outers
             ]
-            mean = np.mean([one for one in told if one], axis=0)
+            mean = np.mean([one for one in weights if one], axis=0)
             each = (
                 mean if scenario == scenarios[0] else [mean[int(scenario.split()[1])]]
             )
@@ -124,12 +124,12 @@ def weights_table(cells: Cells) -> list[str]:
     return lines_of(["rule", scenarios[0], *bad], rows)
 
 
-def rendered(found: dict[str, Any]) -> str:
+def render_table(numbers: dict[str, Any]) -> str:
     """Everything between the marks."""
-    cells, seeds = found["cells"], found["seeds"]
+    cells, seeds = numbers["cells"], numbers["seeds"]
     _, _, outers = split(cells)
-    told = ", ".join(f"{model} {n} rounds" for model, n in found["rounds"].items())
-    lines = [BEGIN, "", f"{seeds} seeds; {told}; {found['device']}.", ""]
+    rounds = ", ".join(f"{model} {n} rounds" for model, n in numbers["rounds"].items())
+    lines = [BEGIN, "", f"{seeds} seeds; {rounds}; {numbers['device']}.", ""]
     for score, name in SCORES.items():
         lines += [
             f"**Against equal weights, {name}**: significant differences over models "
@@ -158,4 +158,4 @@ def write(source: Path, page: Path) -> None:
     text = page.read_text()
     before, rest = text.split(BEGIN)
     _, after = rest.split(END)
-    page.write_text(before + rendered(json.loads(source.read_text())) + after)
+    page.write_text(before + render_table(json.loads(source.read_text())) + after)

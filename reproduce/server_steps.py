@@ -2,11 +2,11 @@
 
     python -m reproduce server-steps [--seeds 7] [--jobs 2] [--runs-dir runs]
 
-Runs docs/results/server_step/*/spec.toml, which look for their data in HEWFL_DATA, with that
-many seeds. What a run under --runs-dir has finished is kept, so that a command that was
-stopped goes on. Written into docs/results/server_step: results.md, curves.png and curves.pdf,
-and of each run tuned.toml and summary.json; the first table of results.md is also put
-between the two marks of the page in docs that has them.
+Runs docs/results/server_step/*/spec.toml, which look for their data in HEWFL_DATA, with
+that many seeds. Finished parts under --runs-dir are kept: a stopped command resumes.
+Written into docs/results/server_step: results.md, curves.png and curves.pdf, and of
+each run tuned.toml and summary.json. The first table of results.md is also put between
+the two marks of the page in docs that has them.
 """
 
 import argparse
@@ -59,7 +59,7 @@ BEGIN, END = "<!-- table: server-steps -->", "<!-- end of the table -->"
 Runs = Mapping[tuple[str, str], Results]
 
 
-def finished(seeds: int, jobs: int, root: Path) -> dict[tuple[str, str], Folder]:
+def run_panels(seeds: int, jobs: int, root: Path) -> dict[tuple[str, str], Folder]:
     folders = {}
     for panel in PANELS:
         for judge in ("iterate", "averaged"):
@@ -114,22 +114,24 @@ def intervals_of(runs: Runs) -> str:
         results = runs[panel, "averaged"]
         entry = results.labels.index("horizon, measured")
         rounds = [r.observed for by_entry in results.records for r in by_entry[entry]]
-        seen = [r for r in rounds if "measured_low" in r]
-        above.append(f" {sum(r['measured_low'] > 0 for r in seen)} of {len(seen)} |")
-        still.append(f" {sum(r['measured_step'] == 0 for r in seen)} |")
+        searches = [r for r in rounds if "measured_low" in r]
+        above.append(
+            f" {sum(r['measured_low'] > 0 for r in searches)} of {len(searches)} |"
+        )
+        still.append(f" {sum(r['measured_step'] == 0 for r in searches)} |")
     lines += ["| above zero |" + "".join(above), "| stood still |" + "".join(still)]
     return "\n".join(lines) + "\n"
 
 
 def edges_of(folders: Mapping[tuple[str, str], Folder]) -> str:
     """Choices at the end of their lists."""
-    found = [
+    edges = [
         f"- {panel}, {judge}: {choice.label} ({', '.join(choice.at_edge)})"
         for (panel, judge), folder in folders.items()
         for choice in folder.choices
         if choice.at_edge
     ]
-    text = "\n".join(found) if found else "None."
+    text = "\n".join(edges) if edges else "None."
     return f"Choices at the end of their lists:\n\n{text}\n"
 
 
@@ -168,7 +170,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--runs-dir", type=Path, default=Path("runs"))
     given = parser.parse_args()
-    folders = finished(given.seeds, given.jobs, given.runs_dir)
+    folders = run_panels(given.seeds, given.jobs, given.runs_dir)
     runs = {key: folder.results for key, folder in folders.items()}
     np.seterr(all="ignore")
     for (panel, judge), folder in folders.items():

@@ -46,7 +46,7 @@ class Scenario:
         return 1 if rank == self.noisy else int(BATCH[rank])
 
 
-def decided(
+def decide_weights(
     name: str, algorithm: Algorithm[Any], products: Any, rate: float, state: Any
 ) -> tuple[Any, Any]:
     """What a rule gives the ranks, and its next state.
@@ -61,19 +61,19 @@ def decided(
         state: of the algorithm.
     """
     weights = np.zeros(len(products))
-    heard = np.flatnonzero(np.isfinite(np.diagonal(products)))
-    if len(heard) == 0:
+    finite = np.flatnonzero(np.isfinite(np.diagonal(products)))
+    if len(finite) == 0:
         return weights * np.nan, state
     # n vectors of n numbers with these products: the model itself stays where it is
-    values, vectors = np.linalg.eigh(products[np.ix_(heard, heard)])
+    values, vectors = np.linalg.eigh(products[np.ix_(finite, finite)])
     rows = vectors * np.sqrt(np.maximum(values, 0.0))
-    H, b = STEPS[heard], BATCH[heard]
+    H, b = STEPS[finite], BATCH[finite]
     sizes = H * b if "tokens" in name else np.ones_like(H)
-    cohort = Cohort(heard, H, b, sizes, len(products))
-    plan = LocalPlan(np.full(len(heard), rate))
-    round_ = matrix_round(np.zeros(len(heard)), rows, cohort, plan)
+    cohort = Cohort(finite, H, b, sizes, len(products))
+    plan = LocalPlan(np.full(len(finite), rate))
+    round_ = matrix_round(np.zeros(len(finite)), rows, cohort, plan)
     decision, state = algorithm.decide(round_, state)
-    weights[heard] = decision.weights
+    weights[finite] = decision.weights
     return weights, state
 
 
@@ -137,17 +137,17 @@ class Job:
         memory, average = torch.zeros_like(x), x
         optimiser = Optimiser(self.optimiser, self.rate, y)
         states = [rules[rule].init(ranks, ranks, None) for rule, _ in entries]
-        seen = np.full((self.rounds, len(entries), ranks), np.nan)
+        used = np.full((self.rounds, len(entries), ranks), np.nan)
         for t in range(self.rounds):
             self._local(y, optimiser, t)
             away = y.view(len(entries), ranks, -1) - x[:, None]
             away = optimiser.without_lost(away)
             for k, products in enumerate(products_of(away)):
                 name = entries[k][0]
-                seen[t, k], states[k] = decided(
+                used[t, k], states[k] = decide_weights(
                     name, rules[name], products, self.rate, states[k]
                 )
-            given = torch.as_tensor(seen[t], dtype=away.dtype, device=device)
+            given = torch.as_tensor(used[t], dtype=away.dtype, device=device)
             finite = torch.where(away.isnan(), 0.0, away)  # 0 · NaN is NaN
             step = torch.bmm(given[:, None], finite)[:, 0]
             for span, server_step in zip(spans, outers.values(), strict=True):
@@ -157,7 +157,9 @@ class Job:
             y = x.repeat_interleave(ranks, dim=0)
         scores = [self.model.scores(z).cpu().numpy() for z in (x, average)]
         return {
-            f"{rule} | {server_step}": _told(scores[0][k], scores[1][k], seen[:, k])
+            f"{rule} | {server_step}": _cell_scores(
+                scores[0][k], scores[1][k], used[:, k]
+            )
             for k, (rule, server_step) in enumerate(entries)
         }
 
@@ -203,7 +205,7 @@ def products_of(away: Tensor) -> Any:
     return torch.bmm(wide, wide.transpose(1, 2)).cpu().numpy()
 
 
-def _told(last: Any, average: Any, weights: Any) -> dict[str, Any]:
+def _cell_scores(last: Any, average: Any, weights: Any) -> dict[str, Any]:
     known = weights[np.isfinite(weights).all(axis=1)]
     empty = len(known) == 0
     return {

@@ -49,12 +49,12 @@ class Stacked(Protocol):
 
 def parts(rows: Tensor, shapes: Shapes) -> dict[str, Tensor]:
     """Views of flat rows as parameters with a leading axis of replicas."""
-    found, at = {}, 0
+    by_name, at = {}, 0
     for name, shape in shapes.items():
         size = math.prod(shape)
-        found[name] = rows[:, at : at + size].view(-1, *shape)
+        by_name[name] = rows[:, at : at + size].view(-1, *shape)
         at += size
-    return found
+    return by_name
 
 
 def _first(shapes: Shapes, seed: int, gains: Mapping[str, float]) -> Tensor:
@@ -116,12 +116,12 @@ class CharTransformer:
     def shapes(self) -> Shapes:
         """Embeddings, blocks, head."""
         D, V = self.width, self.characters
-        found: dict[str, tuple[int, ...]] = {
+        shapes: dict[str, tuple[int, ...]] = {
             "embed": (V, D),
             "place": (self.context, D),
         }
         for k in range(self.blocks):
-            found |= {
+            shapes |= {
                 f"{k}.one.scale": (D,),
                 f"{k}.qkv": (D, 3 * D),
                 f"{k}.qkv.bias": (3 * D,),
@@ -133,7 +133,7 @@ class CharTransformer:
                 f"{k}.down": (4 * D, D),
                 f"{k}.down.bias": (D,),
             }
-        return found | {"last.scale": (D,), "head": (D, V), "head.bias": (V,)}
+        return shapes | {"last.scale": (D,), "head": (D, V), "head.bias": (V,)}
 
     @property
     def samples(self) -> int:

@@ -314,8 +314,8 @@ def main() -> None:
         print(publish())
         return
     wanted = [c for c in cells if all(part in "/".join(c[:3]) for part in options.only)]
-    found = known()
-    left = [cell for cell in wanted if cell not in found]
+    done = known()
+    left = [cell for cell in wanted if cell not in done]
     FILE.parent.mkdir(exist_ok=True)
     with (
         ProcessPoolExecutor(options.jobs) as pool,

@@ -41,15 +41,15 @@ Known = dict[Cell, list[float]]
 
 def known() -> Known:
     """Finished runs; a line that was cut short is none."""
-    found = {}
+    runs = {}
     if FILE.exists():
         for line in FILE.read_text(encoding="utf-8").splitlines():
             try:
                 row = json.loads(line)
             except ValueError:
                 continue
-            found[tuple(row["cell"])] = row["accuracy"]
-    return found
+            runs[tuple(row["cell"])] = row["accuracy"]
+    return runs
 
 
 def split(runs: Known) -> tuple[Known, Known]:
@@ -62,8 +62,10 @@ def split(runs: Known) -> tuple[Known, Known]:
 
 def ends(runs: Known, app: str, scenario: str, strategy: str) -> dict[int, float]:
     """Final accuracy by seed."""
-    found = {k[3]: v[-1] for k, v in runs.items() if k[:3] == (app, scenario, strategy)}
-    return dict(sorted(found.items()))
+    by_seed = {
+        k[3]: v[-1] for k, v in runs.items() if k[:3] == (app, scenario, strategy)
+    }
+    return dict(sorted(by_seed.items()))
 
 
 def _cell(runs: Known, app: str, scenario: str, strategy: str) -> str:
@@ -101,13 +103,13 @@ def shortfalls(runs: Known) -> dict[str, tuple[float, str]]:
     cells = [(app, scenario) for app in APPS for scenario in SCENARIOS]
     means: dict[str, list[float]] = {}
     for strategy in _strategies(runs):
-        found = [ends(runs, *cell, strategy) for cell in cells]
-        if all(found):
-            means[strategy] = [statistics.mean(f.values()) for f in found]
+        cells_ = [ends(runs, *cell, strategy) for cell in cells]
+        if all(cells_):
+            means[strategy] = [statistics.mean(f.values()) for f in cells_]
     behind = {}
-    for strategy, own in means.items():
+    for strategy, accuracies in means.items():
         lost = [
-            max(other[k] for other in means.values()) - own[k]
+            max(other[k] for other in means.values()) - accuracies[k]
             for k in range(len(cells))
         ]
         worst = max(range(len(cells)), key=lost.__getitem__)
@@ -235,8 +237,8 @@ def section(runs: Known) -> str:
 
 def publish() -> str:
     """Put the section into the page; what was put there."""
-    text, found = PAGE.read_text(encoding="utf-8"), section(known())
+    text, new = PAGE.read_text(encoding="utf-8"), section(known())
     before, rest = text.split(MARKS[0])
     _, after = rest.split(MARKS[1])
-    PAGE.write_text(before + MARKS[0] + found + MARKS[1] + after, encoding="utf-8")
-    return found
+    PAGE.write_text(before + MARKS[0] + new + MARKS[1] + after, encoding="utf-8")
+    return new

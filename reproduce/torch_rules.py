@@ -69,7 +69,7 @@ def rules(rate: float) -> dict[str, Algorithm[Any]]:
     def under(rule: Aggregator) -> Method:
         return Method(LocalSGD(rate), rule)
 
-    found: dict[str, Algorithm[Any]] = {
+    by_name: dict[str, Algorithm[Any]] = {
         "equal": UniformLocalSGD(rate),
         "steps": StepWeighted(rate),
         "tokens": FedAvg(rate),
@@ -81,13 +81,13 @@ def rules(rate: float) -> dict[str, Algorithm[Any]]:
             LocalSGD(total=1.0),
             ExactWeights(kappa=kappa, normalize="length", cross_fit=False),
         )
-        found[f"kappa {kappa:g}, by lengths"] = one
+        by_name[f"kappa {kappa:g}, by lengths"] = one
     for kappa in (1.25, 2.0):
-        found[f"kappa {kappa:g}, mean"] = under(
+        by_name[f"kappa {kappa:g}, mean"] = under(
             ExactWeights(kappa=kappa, cross_fit=False)
         )
     fit = under(ExactWeights())
-    return found | {
+    return by_name | {
         "kappa 1, cross-fitted": fit,
         "agreement": under(Agreement()),
         "agreement, power 1": under(Agreement(power=1.0)),
@@ -100,7 +100,7 @@ def rules(rate: float) -> dict[str, Algorithm[Any]]:
 
 
 @functools.cache
-def made(model: str, device: str) -> Stacked:
+def build_model(model: str, device: str) -> Stacked:
     """A model with its data, read once in each process."""
     return MODELS[model][0](device)
 
@@ -119,51 +119,55 @@ def run_cell(task: tuple[str, str, int, int, str, str]) -> str:
     began = time.perf_counter()
     _, optimiser, rate, usual = MODELS[model]
     rounds = rounds or usual
-    job = Job(made(model, device), optimiser, rate, rounds, SCENARIOS[scenario], seed)
-    found = {"scores": job.run(rules(rate), OUTERS, device), "rounds": rounds}
-    found["seconds"] = round(time.perf_counter() - began, 1)
-    found["device"] = _named(device)
+    job = Job(
+        build_model(model, device), optimiser, rate, rounds, SCENARIOS[scenario], seed
+    )
+    numbers = {"scores": job.run(rules(rate), OUTERS, device), "rounds": rounds}
+    numbers["seconds"] = round(time.perf_counter() - began, 1)
+    numbers["device"] = _named(device)
     path = _cell(Path(folder), model, scenario, seed)
     draft = path.with_suffix(".part")
-    draft.write_text(json.dumps(found))
+    draft.write_text(json.dumps(numbers))
     draft.rename(path)
-    return f"{path.name}: {found['seconds']} s"
+    return f"{path.name}: {numbers['seconds']} s"
 
 
-def gathered(folder: Path, models: list[str], seeds: int) -> dict[str, Any]:
+def gather(folder: Path, models: list[str], seeds: int) -> dict[str, Any]:
     """Finished cells of whole seeds, as lists over seeds by model, scenario and entry."""
-    found: dict[str, Any] = {"rounds": {}, "seeds": 0, "seconds": {}, "cells": {}}
+    numbers: dict[str, Any] = {"rounds": {}, "seeds": 0, "seconds": {}, "cells": {}}
     whole = [
         seed
         for seed in range(seeds)
         if all(_cell(folder, m, w, seed).exists() for m in models for w in SCENARIOS)
     ]
-    found["seeds"] = len(whole)
+    numbers["seeds"] = len(whole)
     for model in models if whole else []:
         for scenario in SCENARIOS:
-            told = [
+            cells = [
                 json.loads(_cell(folder, model, scenario, k).read_text()) for k in whole
             ]
-            found["rounds"][model] = told[0]["rounds"]
-            found["device"] = told[0]["device"]
-            found["seconds"][f"{model}, {scenario}"] = [one["seconds"] for one in told]
-            found["cells"].setdefault(model, {})[scenario] = {
-                entry: _over_seeds([one["scores"][entry] for one in told])
-                for entry in told[0]["scores"]
+            numbers["rounds"][model] = cells[0]["rounds"]
+            numbers["device"] = cells[0]["device"]
+            numbers["seconds"][f"{model}, {scenario}"] = [
+                one["seconds"] for one in cells
+            ]
+            numbers["cells"].setdefault(model, {})[scenario] = {
+                entry: _over_seeds([one["scores"][entry] for one in cells])
+                for entry in cells[0]["scores"]
             }
-    return found
+    return numbers
 
 
-def _over_seeds(told: list[dict[str, Any]]) -> dict[str, Any]:
+def _over_seeds(cells: list[dict[str, Any]]) -> dict[str, Any]:
     """Scores as lists; weights, and shares of rounds with weight zero, as means."""
-    found: dict[str, Any] = {}
+    numbers: dict[str, Any] = {}
     for key in ("loss", "average loss", "accuracy", "average accuracy"):
-        found[key] = [round(one[key], 5) for one in told]
+        numbers[key] = [round(one[key], 5) for one in cells]
     for key in ("weights", "zero"):
-        known = [one[key] for one in told if one[key]]
+        known = [one[key] for one in cells if one[key]]
         each = zip(*known, strict=True)
-        found[key] = [round(sum(part) / len(known), 4) for part in each]
-    return found
+        numbers[key] = [round(sum(part) / len(known), 4) for part in each]
+    return numbers
 
 
 def _cell(folder: Path, model: str, scenario: str, seed: int) -> Path:
@@ -182,25 +186,25 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=0)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--docs", type=Path, help="page to write the table into")
-    told = parser.parse_args()
-    told.cells.mkdir(parents=True, exist_ok=True)
+    asked = parser.parse_args()
+    asked.cells.mkdir(parents=True, exist_ok=True)
     tasks = [
-        (model, scenario, seed, told.rounds, told.device, str(told.cells))
-        for seed in range(told.seeds)  # whole seeds first: a stopped run has tables
-        for model in told.models
-        for scenario in told.scenarios
-        if not _cell(told.cells, model, scenario, seed).exists()
+        (model, scenario, seed, asked.rounds, asked.device, str(asked.cells))
+        for seed in range(asked.seeds)  # whole seeds first: a stopped run has tables
+        for model in asked.models
+        for scenario in asked.scenarios
+        if not _cell(asked.cells, model, scenario, seed).exists()
     ]
-    with mp.get_context("spawn").Pool(told.jobs) as pool:
+    with mp.get_context("spawn").Pool(asked.jobs) as pool:
         for done, line in enumerate(pool.imap_unordered(run_cell, tasks), 1):
             print(f"{done}/{len(tasks)} {line}", flush=True)
-    found = gathered(told.cells, told.models, told.seeds)
-    if found["seeds"] == 0:
+    numbers = gather(asked.cells, asked.models, asked.seeds)
+    if numbers["seeds"] == 0:
         print("no seed has all its scenarios yet")
         return
-    print(rules_table.rendered(found))
-    if told.json is not None:
-        text = json.dumps(found).replace('"cells": ', '\n"cells": ')
-        told.json.write_text(text.replace('}, "', '},\n"') + "\n")
-        if told.docs is not None:
-            rules_table.write(told.json, told.docs)
+    print(rules_table.render_table(numbers))
+    if asked.json is not None:
+        text = json.dumps(numbers).replace('"cells": ', '\n"cells": ')
+        asked.json.write_text(text.replace('}, "', '},\n"') + "\n")
+        if asked.docs is not None:
+            rules_table.write(asked.json, asked.docs)

@@ -1,1 +1,1 @@
-"""The study of clients of unequal quality: its specs, scores, figure and verdicts."""
+"""The robustness study: aggregators under faulty and Byzantine clients."""

@@ -53,16 +53,16 @@ def finished_runs(root: Path, *, is_quick: bool = False) -> dict[Key, Folder]:
         InvalidInputError: there is none.
     """
     names = {name_of_run(key, is_quick=is_quick): key for key in study_keys()}
-    found: dict[Key, Folder] = {}
+    folders: dict[Key, Folder] = {}
     for file in sorted(root.glob("robustness-*/spec.toml")):
         if not (file.parent / "summary.json").exists():
             continue
         folder = open_folder(file.parent)
         if folder.spec.name in names:
-            found[names[folder.spec.name]] = folder
-    if not found:
+            folders[names[folder.spec.name]] = folder
+    if not folders:
         raise invalid("root", "a folder with finished runs of the study", str(root))
-    return {key: found[key] for key in names.values() if key in found}
+    return {key: folders[key] for key in names.values() if key in folders}
 
 
 def publish_robustness(folders: Mapping[Key, Folder], output: Path) -> list[Verdict]:
@@ -80,14 +80,14 @@ def publish_robustness(folders: Mapping[Key, Folder], output: Path) -> list[Verd
         MissingExtraError: matplotlib is not installed.
     """
     scores = Scores({key: folder.summary for key, folder in folders.items()})
-    judged = verdicts(scores)
+    answers = verdicts(scores)
     draw_loss_ratios(scores, output / "loss_ratios")
     write_text(output / "results.md", _results_text(scores, folders))
-    write_text(output / "verdicts.md", _verdicts_text(scores, judged))
+    write_text(output / "verdicts.md", _verdicts_text(scores, answers))
     write_json(output / "summary.json", _numbers(scores))
     for (panel, scenario), folder in folders.items():
         copy_files(folder, output / "panels" / f"{panel}-{scenario}", KEPT)
-    return judged
+    return answers
 
 
 def _numbers(scores: Scores) -> dict[str, Any]:
@@ -115,16 +115,17 @@ def _numbers(scores: Scores) -> dict[str, Any]:
     }
 
 
-def _verdicts_text(scores: Scores, judged: Sequence[Verdict]) -> str:
+def _verdicts_text(scores: Scores, answers: Sequence[Verdict]) -> str:
     (summary, *_) = scores.summaries.values()
     lines = [
-        f"{len(scores.keys)} pairs of panel and scenario, {len(summary['seeds'])} seeds. "
-        f"A rule is *among the best* of a scenario when it is not shown to be behind the "
-        f"best one there (paired t-test by seed, Holm-corrected, {LEVEL:.0%}).",
+        f"{len(scores.keys)} pairs of panel and scenario, {len(summary['seeds'])} "
+        "seeds. A rule is *among the best* of a scenario when it is not shown to be "
+        "behind the best one there (paired t-test by seed, Holm-corrected, "
+        f"{LEVEL:.0%}).",
         "",
         "| statement | verdict | because |",
         "| --- | --- | --- |",
-        *(f"| {v.statement} | **{v.answer}** | {v.because} |" for v in judged),
+        *(f"| {v.statement} | **{v.answer}** | {v.because} |" for v in answers),
     ]
     return "\n".join(lines) + "\n"
 
@@ -158,7 +159,7 @@ def _results_text(scores: Scores, folders: Mapping[Key, Folder]) -> str:
 
 def _edges(folders: Mapping[Key, Folder]) -> list[str]:
     """Choices of tuning at the end of a list, where a wider one might help."""
-    total, found = 0, []
+    total, edges = 0, []
     for key, folder in folders.items():
         for choice in folder.choices:
             total += 1
@@ -166,9 +167,9 @@ def _edges(folders: Mapping[Key, Folder]) -> list[str]:
                 given = ", ".join(
                     f"{n} = {choice.parameters[n]:g}" for n in choice.at_edge
                 )
-                found.append(f"{name_of(key)}: {choice.label} ({given})")
-    head = f"At the end of their list lie {len(found)} of {total} tuned step sizes"
-    return [head + (":" if found else "."), "", *(f"- {line}" for line in found)]
+                edges.append(f"{name_of(key)}: {choice.label} ({given})")
+    head = f"At the end of their list lie {len(edges)} of {total} tuned step sizes"
+    return [head + (":" if edges else "."), "", *(f"- {line}" for line in edges)]
 
 
 def _digits(value: float | None) -> float | None:

@@ -1,11 +1,11 @@
-"""The study of unequal quality as specs: panels × scenarios × rules × momenta.
+"""The robustness study as specs: panels × scenarios × rules × momenta.
 
 Twenty clients hold MNIST (homogeneous, Dirichlet 0.2) or Covertype (homogeneous) and do
-1, 2, 4 or 8 local steps, drawn anew every round; ten hold Fashion-MNIST for a CNN. Who
-is bad is drawn by seed. Every rule is tuned in every scenario and under every momentum, on
-seeds that are not judged, by the objective of the honest clients, the CNN by the worst
-validation loss of three seeds after as many rounds as are judged; every run keeps the
-average of its iterates beside them.
+1, 2, 4 or 8 local steps, drawn anew every round; ten hold Fashion-MNIST for a CNN. The
+seed decides which clients are faulty. Every rule is tuned in every scenario and under
+every momentum, on seeds that are not judged: by the objective of the honest clients,
+the CNN by the worst validation loss of three seeds after as many rounds as are judged.
+Every run also keeps the average of its iterates.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What the study measured, rule by rule and scenario by scenario, and how sure it is."""
+"""Scores of the study by rule and scenario, with significance."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -82,9 +82,9 @@ class Scores:
             averaged: of the averaged model rather than the last iterate.
         """
         name = ("averaged_" if averaged else "") + (quantity or quantity_of(key[0]))
-        found = self._methods[key, label]["final"].get(name)
+        final = self._methods[key, label]["final"].get(name)
         count = len(self.summaries[key]["seeds"])
-        given = [None] * count if found is None else found["seeds"]
+        given = [None] * count if final is None else final["seeds"]
         return np.array([math.nan if v is None else v for v in given], dtype=np.float64)
 
     def mean(self, key: Key, label: str, *, averaged: bool = True) -> float:
@@ -95,14 +95,14 @@ class Scores:
     @cached_property
     def _best(self) -> dict[tuple[Key, str], tuple[float, str]]:
         """The lowest mean of the averaged model over momenta, and its label."""
-        found = {}
+        best = {}
         for key in self.keys:
             betas = MOMENTA[is_deep(key[0])]
             for rule in self.rules(key[0]):
                 labels = [under_momentum(rule, beta) for beta in betas]
                 means = [(self.mean(key, label), label) for label in labels]
-                found[key, rule] = min(means, key=lambda pair: pair[0])
-        return found
+                best[key, rule] = min(means, key=lambda pair: pair[0])
+        return best
 
     def best(self, key: Key, rule: str) -> str:
         """The rule's label under the momentum with the lowest mean."""
@@ -131,7 +131,7 @@ class Scores:
         return self.value(key, rule) / self.value(key, self.winner(key))
 
     def worst(self, rule: str, panels: Sequence[str]) -> tuple[float, Key]:
-        """The rule's largest ratio over all scenarios of some panels, and where it is."""
+        """The rule's largest ratio over the scenarios of some panels, and its key."""
         keys = [key for key in self.keys if key[0] in panels]
         key = max(keys, key=lambda key: self.ratio(key, rule))
         return self.ratio(key, rule), key
@@ -156,8 +156,8 @@ class Scores:
         rest = [r for r in rivals if r not in lost]
         raw = [paired_p(self.seeds(key, self.best(key, r)), top) for r in rest]
         corrected = holm(raw) if raw else np.empty(0)
-        found = dict(zip(rest, corrected.tolist(), strict=True))
-        return {winner: 1.0} | dict.fromkeys(lost, 0.0) | found
+        levels = dict(zip(rest, corrected.tolist(), strict=True))
+        return {winner: 1.0} | dict.fromkeys(lost, 0.0) | levels
 
     def is_level(self, key: Key, rule: str) -> bool:
         """Whether a rule is not shown to be behind the best of this scenario."""
@@ -165,11 +165,13 @@ class Scores:
 
     def weight_on_bad(self, key: Key, rule: str) -> float | None:
         """Mean share of the weights that bad clients had; None where there are none."""
-        found = self._methods[key, self.best(key, rule)].get("weight_on_bad")
-        return None if found is None else found["mean"]
+        weight = self._methods[key, self.best(key, rule)].get("weight_on_bad")
+        return None if weight is None else weight["mean"]
 
 
-def ranked(scores: Scores, panels: Sequence[str]) -> list[tuple[str, float, Key]]:
+def rank_by_worst(
+    scores: Scores, panels: Sequence[str]
+) -> list[tuple[str, float, Key]]:
     """Rules by their worst ratio over the scenarios of some panels, least first."""
     shared = [
         rule.label

@@ -15,7 +15,13 @@ from reproduce.robustness.robustness_specs import (
     Key,
     under_momentum,
 )
-from reproduce.robustness.scores import LEVEL, Scores, is_deep, quantity_of, ranked
+from reproduce.robustness.scores import (
+    LEVEL,
+    Scores,
+    is_deep,
+    quantity_of,
+    rank_by_worst,
+)
 from reproduce.robustness.verdicts import name_of
 
 UNSTEADY = 1.5
@@ -32,7 +38,7 @@ def worst_table(scores: Scores, panels: Sequence[str], *, deep: bool) -> list[st
         "| --- | ---: | --- | ---: |",
     ]
     keys = [key for key in scores.keys if key[0] in panels]
-    for rule, ratio, key in ranked(scores, panels):
+    for rule, ratio, key in rank_by_worst(scores, panels):
         mean = sum(scores.ratio(key, rule) for key in keys) / len(keys)
         lines.append(f"| {rule} | {_ratio(ratio)} | {name_of(key)} | {_ratio(mean)} |")
     return lines
@@ -79,12 +85,14 @@ def pairs_table(scores: Scores, panel: str) -> list[str]:
         if not scores.value(key, rule) < LOST:
             return "lost"
         a, b = (scores.seeds(key, scores.best(key, r)) for r in (rule, winner))
-        found = compare(a, b)
-        return f"{found.mean:+.4f} ({found.low:+.4f} to {found.high:+.4f})"
+        difference = compare(a, b)
+        return (
+            f"{difference.mean:+.4f} ({difference.low:+.4f} to {difference.high:+.4f})"
+        )
 
     return [
-        "Less the best rule of the scenario, paired by seed, with 95 % intervals that are "
-        "not corrected for their number:",
+        "Less the best rule of the scenario, paired by seed, with 95 % intervals that "
+        "are not corrected for their number:",
         "",
         *_table("less the best", scores.rules(panel), _columns(scores, panel), cell),
     ]
@@ -94,8 +102,8 @@ def accuracy_table(scores: Scores, panel: str) -> list[str]:
     """Test accuracy of the averaged model, of a network."""
 
     def cell(key: Key, rule: str) -> str:
-        found = scores.seeds(key, scores.best(key, rule), "test_accuracy")
-        return f"{found.mean():.4f}"
+        accuracies = scores.seeds(key, scores.best(key, rule), "test_accuracy")
+        return f"{accuracies.mean():.4f}"
 
     keys = _columns(scores, panel)
     return _table("test accuracy", scores.rules(panel), keys, cell)
@@ -103,19 +111,19 @@ def accuracy_table(scores: Scores, panel: str) -> list[str]:
 
 def unsteady(scores: Scores, panel: str) -> list[str]:
     """Runs that did not end where the others of their rule did."""
-    total, found = 0, {False: 0, True: 0}
+    total, counts = 0, {False: 0, True: 0}
     for key in _columns(scores, panel):
         for rule in scores.rules(panel):
-            for averaged in found:
+            for averaged in counts:
                 values = scores.seeds(key, scores.best(key, rule), averaged=averaged)
                 ends = np.nan_to_num(values, nan=np.inf, posinf=np.inf)
                 steady = np.isfinite(ends) & (ends <= UNSTEADY * np.median(ends))
-                found[averaged] += int((~steady).sum())
+                counts[averaged] += int((~steady).sum())
             total += len(values)
     return [
-        f"Of {total} runs {found[False]} end with more than {UNSTEADY:g} times the "
-        f"median test loss of their rule and scenario, or diverged; by the averaged model "
-        f"{found[True]}.",
+        f"Of {total} runs {counts[False]} end with more than {UNSTEADY:g} times the "
+        "median test loss of their rule and scenario, or diverged; by the averaged "
+        f"model {counts[True]}.",
     ]
 
 
@@ -167,8 +175,8 @@ def momentum_table(scores: Scores, panel: str) -> list[str]:
 
 def _geometric(ratios: Any) -> float:
     return (
-        math.exp(sum(map(math.log, found)) / len(found))
-        if (found := list(ratios))
+        math.exp(sum(map(math.log, values)) / len(values))
+        if (values := list(ratios))
         else math.nan
     )
 

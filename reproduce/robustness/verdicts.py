@@ -1,4 +1,4 @@
-"""What the study says to the questions it was made for."""
+"""The questions of the study, and its answers."""
 
 import math
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from reproduce.robustness.robustness_specs import (
     Key,
     under_momentum,
 )
-from reproduce.robustness.scores import LEVEL, Scores, is_deep, ranked
+from reproduce.robustness.scores import LEVEL, Scores, is_deep, rank_by_worst
 
 Answer = Literal["confirmed", "refuted", "partly", "not run"]
 FIXED = ("uniform", "horizon", "FedAvg")
@@ -94,8 +94,8 @@ def _fixed_rules(scores: Scores) -> Verdict:
     keys = _keys(scores, LABELS, deep=False)
     ratios = [min(scores.ratio(key, rule) for rule in FIXED) for key in keys]
     holds = [ratio >= RUINED for ratio in ratios]
-    told = _span(ratios)
-    because = f"the best of {', '.join(FIXED)} has {told} times the best rule's loss"
+    span = _span(ratios)
+    because = f"the best of {', '.join(FIXED)} has {span} times the best rule's loss"
     statement = (
         f"With bad labels fixed rules are ruined (at least {RUINED:g} times the loss)"
     )
@@ -112,13 +112,13 @@ def _clean(scores: Scores) -> Verdict:
         ]
         for key in keys
     }
-    told = "; ".join(
+    because = "; ".join(
         f"{PANELS[key[0]].title}: {len(level)} of {len(scores.rules(key[0])) - 1} are "
         f"level with the best, {scores.winner(key)}"
         for key, level in names.items()
     )
     holds = [len(names[key]) == len(scores.rules(key[0])) - 1 for key in keys]
-    return Verdict("With all clients good the rules tie", _answer(holds), told)
+    return Verdict("With all clients good the rules tie", _answer(holds), because)
 
 
 def _level(
@@ -132,31 +132,31 @@ def _level(
     keys = _keys(scores, scenarios, deep=deep)
     holds = [all(scores.is_level(key, rule) for rule in rules) for key in keys]
     lost = [key for key, held in zip(keys, holds, strict=True) if not held]
-    told = [f"level with the best in {sum(holds)} of {len(keys)} cases"]
+    parts = [f"level with the best in {sum(holds)} of {len(keys)} cases"]
     far = {key: max(scores.ratio(key, rule) for rule in rules) for key in lost}
     worst = sorted(far, key=lambda key: -far[key])[:WORST]
-    told += [
+    parts += [
         f"{name_of(key)}: {far[key]:.3g} times {scores.winner(key)}" for key in worst
     ]
     more = len(lost) - len(worst)
-    told += [f"and {more} more"] if more else []
-    return Verdict(statement, _answer(holds), "; ".join(told))
+    parts += [f"and {more} more"] if more else []
+    return Verdict(statement, _answer(holds), "; ".join(parts))
 
 
 def _one_rule(scores: Scores, *, deep: bool, without: Sequence[str] = ()) -> Verdict:
-    kept = {k: v for k, v in scores.summaries.items() if k[1] not in without}
-    some = Scores({k: v for k, v in kept.items() if is_deep(k[0]) == deep})
+    chosen = {k: v for k, v in scores.summaries.items() if k[1] not in without}
+    some = Scores({k: v for k, v in chosen.items() if is_deep(k[0]) == deep})
     kind = "CNN" if deep else "convex"
     but = "".join(f", without «{SCENARIOS[scenario].title}»" for scenario in without)
     statement = f"{OURS} has the least worst ratio over all {kind} scenarios{but}"
     if not some.keys:
         return Verdict(statement, "not run", "")
-    rows = ranked(some, some.panels())
-    told = [
+    rows = rank_by_worst(some, some.panels())
+    parts = [
         f"{rule} {ratio:.3f} ({name_of(key)})" for rule, ratio, key in rows[: WORST + 1]
     ]
     answer = _answer([rows[0][0] == OURS])
-    return Verdict(statement, answer, "worst ratios: " + "; ".join(told))
+    return Verdict(statement, answer, "worst ratios: " + "; ".join(parts))
 
 
 def _oracle(scores: Scores) -> Verdict:
@@ -165,10 +165,10 @@ def _oracle(scores: Scores) -> Verdict:
     over = [scores.value(key, OURS) / scores.value(key, ORACLE) for key in keys]
     holds = [ratio <= 1.02 for ratio in over]
     worst = int(np.argmax(over)) if over else 0
-    told = f"{sum(holds)} of {len(keys)} cases; {_span(over)} times its loss"
-    told += f", most in {name_of(keys[worst])}" if keys else ""
+    because = f"{sum(holds)} of {len(keys)} cases; {_span(over)} times its loss"
+    because += f", most in {name_of(keys[worst])}" if keys else ""
     statement = f"{OURS} is within 2 % of knowing who is bad"
-    return Verdict(statement, _answer(holds), told)
+    return Verdict(statement, _answer(holds), because)
 
 
 def _averaging(scores: Scores) -> Verdict:
@@ -184,22 +184,22 @@ def _averaging(scores: Scores) -> Verdict:
                     scores.seeds(key, label, averaged=averaged)
                     for averaged in (True, False)
                 ]
-                found = compare(*pairs)
-                if found.seeds < 2 or not math.isfinite(found.mean):
+                comparison = compare(*pairs)
+                if comparison.seeds < 2 or not math.isfinite(comparison.mean):
                     continue
                 tests.append(paired_p(*pairs))
-                signs.append(found.mean)
+                signs.append(comparison.mean)
     total = len(tests)
     if total:
         sure = holm(tests) < LEVEL
         better = int((sure & (np.array(signs) < 0)).sum())
         worse = int((sure & (np.array(signs) > 0)).sum())
-    told = (
-        f"lower loss in {better} of {total} cases of rule, scenario and momentum, higher "
-        f"in {worse}, the rest undecided (Holm over all of them)"
+    because = (
+        f"lower loss in {better} of {total} cases of rule, scenario and momentum, "
+        f"higher in {worse}, the rest undecided (Holm over all of them)"
     )
     answer = _answer([better > 0, worse == 0]) if total else "not run"
-    return Verdict("Averaging the iterates helps", answer, told)
+    return Verdict("Averaging the iterates helps", answer, because)
 
 
 def _span(values: Sequence[float]) -> str:

@@ -19,7 +19,7 @@ from reproduce.robustness.robustness_specs import (
     robustness_specs,
     study_keys,
 )
-from reproduce.robustness.scores import Scores, ranked
+from reproduce.robustness.scores import Scores, rank_by_worst
 from reproduce.robustness.tables import unsteady
 from reproduce.robustness.verdicts import verdicts
 from typer.testing import CliRunner
@@ -106,7 +106,7 @@ def test_ratios_are_to_the_best_rule_and_the_yardstick_is_none(scores: Scores) -
     assert scores.ratio(LABELS, "horizon") == pytest.approx(3.0, rel=0.01)
     assert scores.ratio(LABELS, ORACLE) < 1
     assert math.isinf(scores.ratio(LABELS, "uniform"))
-    first, ratio, key = ranked(scores, ["mnist-hom"])[0]
+    first, ratio, key = rank_by_worst(scores, ["mnist-hom"])[0]
     assert (first, key) == (OURS, CLEAN)
     assert ratio == pytest.approx(1.02, abs=0.005)
     assert scores.best(LABELS, "horizon") == "horizon"  # the least momentum is best

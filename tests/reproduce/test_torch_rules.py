@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from reproduce import rules_table, torch_rules
-from reproduce.stacked_job import BATCH, STEPS, Job, Scenario, decided
+from reproduce.stacked_job import BATCH, STEPS, Job, Scenario, decide_weights
 from reproduce.stacked_models import CharTransformer
 
 pytestmark = [pytest.mark.torch, pytest.mark.unchecked]
@@ -52,10 +52,10 @@ def test_rules_decide_from_products_as_from_displacements() -> None:
     """The stand-in has as many numbers as there are ranks."""
     rows = np.random.default_rng(0).normal(size=(4, 50)) + 0.3
     rule = torch_rules.rules(0.1)["tokens"]
-    weights, _ = decided("tokens", rule, rows @ rows.T, 0.1, None)
+    weights, _ = decide_weights("tokens", rule, rows @ rows.T, 0.1, None)
     tokens = STEPS * BATCH
     assert weights == pytest.approx(tokens / tokens.sum())
-    found, _ = decided(
+    found, _ = decide_weights(
         "agreement", torch_rules.rules(0.1)["agreement"], rows @ rows.T, 0.1, None
     )
     unit = rows / np.linalg.norm(rows, axis=1)[:, None]
@@ -66,11 +66,11 @@ def test_rules_decide_from_products_as_from_displacements() -> None:
 def test_a_rank_that_is_not_finite_is_left_out() -> None:
     rows = np.random.default_rng(0).normal(size=(4, 50)) + 0.3
     rows[2, 7] = np.nan
-    weights, _ = decided(
+    weights, _ = decide_weights(
         "equal", torch_rules.rules(0.1)["equal"], rows @ rows.T, 0.1, None
     )
     assert weights == pytest.approx([1 / 3, 1 / 3, 0, 1 / 3])
-    nobody, _ = decided(
+    nobody, _ = decide_weights(
         "equal", torch_rules.rules(0.1)["equal"], np.full((4, 4), np.nan), 1, 0
     )
     assert np.isnan(nobody).all()

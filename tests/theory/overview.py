@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float64
 
 from hewfl.control.certificate import VARIANTS, Variant
 from hewfl.core.validation import Array, Mask
-from hewfl.theory.appendix.pl_lemmas import safe_rate
+from hewfl.theory.appendix.uniform_lemmas import safe_rate
 from hewfl.theory.comparators import comparator_coefficients
 from hewfl.theory.heterogeneous import heterogeneous_coefficients
 from hewfl.theory.homogeneous import (

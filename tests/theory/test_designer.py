@@ -208,7 +208,8 @@ def test_a_design_beats_a_grid_and_proves_itself(theorem: str, variant: Form) ->
         needed = rounds_needed(again, target, least=least)
         assert needed.fewest == result.rounds
         if needed.iterated < needed.closed:
-            path = again.path(int(result.rounds))
+            assert again.recursion is not None
+            path = again.recursion.trajectory(again.start, int(result.rounds)).gap
             assert path[-1] <= target < path[-2]
         else:
             assert again.rate(result.rounds).value <= target

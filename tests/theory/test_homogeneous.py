@@ -6,15 +6,17 @@ import pytest
 
 from hewfl import InvalidInputError
 from hewfl.control.certificate import Variant
-from hewfl.theory.appendix.displacement_moments import homogeneous_slope_error
+from hewfl.theory.appendix.post_local_lemmas import (
+    homogeneous_advantage,
+    homogeneous_slope_error,
+    uniform_model_value,
+)
 from hewfl.theory.heterogeneous import heterogeneous_coefficients
 from hewfl.theory.homogeneous import (
     PostLocal,
-    homogeneous_advantage,
     homogeneous_coefficients,
     homogeneous_pl_rate,
     pathwise_bound,
-    uniform_model_value,
 )
 from hewfl.theory.statement import all_hold
 from hewfl.theory.systems import System, is_homogeneous

@@ -6,7 +6,7 @@ from mpmath import mpf
 from hewfl import InvalidInputError
 from hewfl.control.certificate import VARIANTS, Variant
 from hewfl.core.validation import Array
-from hewfl.theory.appendix.pl_lemmas import (
+from hewfl.theory.appendix.uniform_lemmas import (
     pl_step,
     rho_lower,
     safe_amplitude,

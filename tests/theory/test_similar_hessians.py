@@ -7,11 +7,11 @@ from hewfl import InvalidInputError
 from hewfl.control.certificate import VARIANTS, Variant
 from hewfl.control.tracking import tracking_cap
 from hewfl.core.validation import Array
+from hewfl.theory.appendix.uniform_lemmas import common_quadratic_rate
 from hewfl.theory.scalar import scalar_rate
 from hewfl.theory.similar_hessians import (
     best_iterate_rate,
     closed_higher_order,
-    common_quadratic_rate,
     curvature_mismatch,
     higher_order,
 )

@@ -42,7 +42,7 @@ def test_no_recursion_exceeds_its_closed_bound(theorem: str, variant: Form) -> N
     if bound.recursion is None:
         assert variant == "printed"
         return
-    path = bound.path(300)
+    path = bound.recursion.trajectory(bound.start, 300).gap
     for T in (1, 10, 300):
         rate = bound.rate(T)
         closed = np.minimum(rate.value, 0.5)

@@ -26,7 +26,7 @@ from hewfl.core.validation import (
     whole,
 )
 from hewfl.displacements.backend import to_host
-from hewfl.problems.arrays import conform, gather, shares, two_means
+from hewfl.problems.array_operations import conform, gather, shares, two_means
 from hewfl.problems.problem import Optimum
 
 ROUNDING = 1e-10

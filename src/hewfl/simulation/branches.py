@@ -21,7 +21,7 @@ from hewfl.core.local_branch import BranchPlan, ClientObjective, StepContext, ru
 from hewfl.core.round import Cohort, LocalPlan
 from hewfl.core.validation import Array, Ints
 from hewfl.displacements.backend import to_host
-from hewfl.problems.arrays import conform
+from hewfl.problems.array_operations import conform
 from hewfl.problems.problem import Branching, Problem
 from hewfl.simulation.draws import Draws
 

@@ -222,9 +222,6 @@ def certify(
 
     Returns:
         Guarantees, first rounds, noise and numbers sent, in one record.
-
-    Raises:
-        InvalidInputError: an argument is out of its range.
     """
     for variant in variants:
         if variant not in FORMS:

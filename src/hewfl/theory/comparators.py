@@ -66,10 +66,6 @@ def comparator_coefficients(
 
     Returns:
         The recursion of (u, χ).
-
-    Raises:
-        InvalidInputError: weights off the simplex, an amplitude below zero, or
-            `printed` with another variant.
     """
     w = simplex_weights("weights", weights)
     theta = np.atleast_1d(nonnegatives("amplitudes", amplitudes))

@@ -96,9 +96,6 @@ def design(
 
     Returns:
         The best controls, what they certify, and the lowest floor of all.
-
-    Raises:
-        InvalidInputError: a target that is not between 0 and f̄, or an unknown name.
     """
     goal = _below_cap(target, case)
     search, shape = make_search(theorem, case, curvature, variant)

@@ -62,10 +62,6 @@ def heterogeneous_coefficients(
 
     Returns:
         The recursion of (U, Q).
-
-    Raises:
-        InvalidInputError: ϑ ≤ 0, Λ ≤ L, a comparator off the simplex, or a variant that
-            does not exist here.
     """
     theta, Lambda = controls.validate(system)
     L, n = system.L, system.n

@@ -62,9 +62,6 @@ class PostLocal:
 
         Returns:
             ϑ and Λ as arrays.
-
-        Raises:
-            InvalidInputError: ϑ ≤ 0 or Λ ≤ L.
         """
         theta = positives("amplitude", self.amplitude)
         return theta, above_smoothness(self.curvature, system.L)
@@ -121,40 +118,12 @@ def pathwise_bound(
 
     Returns:
         The bound, shape (*c).
-
-    Raises:
-        InvalidInputError: Λ ≤ L.
     """
     L = positives("smoothness", smoothness)
     spread = above_smoothness(curvature, L) - L
     error = nonnegatives("sq_mismatch", sq_mismatch) / 2 / spread
     f, psi = nonnegatives("gap", gap), as_float64("model_value", model_value)
     return np.asarray(f + psi + error)
-
-
-@broadcasting
-def uniform_model_value(
-    amplitude: ArrayLike,
-    curvature: ArrayLike,
-    smoothness: ArrayLike,
-    sq_slope: ArrayLike,
-) -> Reals:
-    """Ψ at uniform weights, where d = −(ϑ/L)ḡ (eq:realized-hom-id).
-
-    Ψ(1/n) = −(ϑ/L)(1 − Λϑ/(2L)) ‖ḡ‖²
-    """
-    L = positives("smoothness", smoothness)
-    theta = positives("amplitude", amplitude)
-    Lambda = above_smoothness(curvature, L)
-    decrease = theta / L * (1 - Lambda * theta / 2 / L)
-    return np.asarray(-decrease * nonnegatives("sq_slope", sq_slope))
-
-
-@broadcasting
-def homogeneous_advantage(uniform_value: ArrayLike, model_value: ArrayLike) -> Reals:
-    """Γ = Ψ(1/n) − Ψ(w), the gain of exact weights over uniform ones; Γ ≥ 0."""
-    uniform = as_float64("uniform_value", uniform_value)
-    return np.asarray(uniform - as_float64("model_value", model_value))
 
 
 @broadcasting
@@ -178,9 +147,6 @@ def homogeneous_coefficients(
 
     Returns:
         The recursion of g; its tracking part is zero.
-
-    Raises:
-        InvalidInputError: ϑ ≤ 0, Λ ≤ L, or a variant that does not exist here.
     """
     theta, Lambda = controls.validate(system)
     L, V_u = system.L, uniform_noise_of_mean(system)

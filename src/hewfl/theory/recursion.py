@@ -135,9 +135,6 @@ class Recursion:
 
         Returns:
             (g⁺, q⁺).
-
-        Raises:
-            InvalidInputError: a negative number.
         """
         eps = validate_solver_gap(solver_gap)
         return self._step(self.coefficients, validate_state("state", state), eps)

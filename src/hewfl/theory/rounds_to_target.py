@@ -95,9 +95,6 @@ def rounds_to(
         >>> from hewfl.theory import linear_rate
         >>> float(rounds_to(lambda T: linear_rate(1.0, 0.5, 0.0, T), 0.1))
         4.0
-
-    Raises:
-        InvalidInputError: ε ≤ 0, or an argument that the bound itself refuses.
     """
     goal, least = positives("target", target), one_whole("least", least)
     first = rate(least).value

@@ -22,7 +22,7 @@ from hewfl.theory.recursion import (
     validate_state,
 )
 from hewfl.theory.scalar import scalar_floor
-from hewfl.theory.statement import Bound, Rate, at_most, rate_with_floor
+from hewfl.theory.statement import Rate, at_most, rate_with_floor
 from hewfl.theory.uniform_controller import UniformController
 
 
@@ -90,9 +90,6 @@ def higher_order(
 
     Returns:
         The recursion, and the factors that say what each costs.
-
-    Raises:
-        InvalidInputError: a negative constant, or `printed` with another variant.
     """
     k, L, R = controller, controller.system.L, controller.system.R
     theta, paper = k.amplitude, k.variant == "paper"
@@ -188,22 +185,3 @@ def best_iterate_rate(
     return mask_undefined(
         met, rate_with_floor("th:ho-main", value, level, k.cap, hypotheses)
     )
-
-
-@broadcasting
-def common_quadratic_rate(
-    controller: UniformController, gap: ArrayLike, rounds: ArrayLike
-) -> Bound:
-    """Bound on the least g_t for quadratics with one Hessian (th:ho-main, E-23).
-
-    Then S = M = 0 and
-
-    min_t g_t ≤ C₁√(LR²g_0/(ϑT)) + C₂Rv√(ϑ/(nHb)),
-    C₁ = √(2(1 + ϑ/4)),     C₂ = √(1 + ϑ/4)
-    """
-    T, g, k = wholes("rounds", rounds, least=1), nonnegatives("gap", gap), controller
-    theta, L, R, n = k.amplitude, k.system.L, k.system.R, k.system.n
-    C1, C2 = np.sqrt(2 * (1 + theta / 4)), np.sqrt(1 + theta / 4)
-    decays = C1 * R * np.sqrt(L * g / theta / T)
-    stays = C2 * R * np.sqrt(theta / n * k.noise)
-    return Bound("th:ho-main", np.asarray(decays + stays), k.recursion.hypotheses)

@@ -54,9 +54,6 @@ class System:
         count: how many identical clients each entry stands for, shape (kinds); None if
             an entry is one client. With counts, weights have one entry for each kind:
             the total weight of its clients, who share it equally.
-
-    Raises:
-        InvalidInputError: a constant is out of its range, or shapes do not broadcast.
     """
 
     smoothness: ArrayLike
@@ -157,9 +154,6 @@ def is_homogeneous(sampling: Sampling, *, printed: bool = False) -> bool:
 
     Returns:
         True where E[batch gradient] = ∇F for every client in every round.
-
-    Raises:
-        InvalidInputError: an unknown sampling.
     """
     if sampling not in _SAMPLINGS:
         raise invalid("sampling", f"one of {', '.join(_SAMPLINGS)}", repr(sampling))
@@ -183,9 +177,6 @@ class Case:
         sampling: the source of the batches; "fixed shards" assumes nothing.
         active: clients that take part in a round; by default all.
         dimension: d, parameters of the model, to count the numbers sent.
-
-    Raises:
-        InvalidInputError: a constant is out of its range, or the sampling is unknown.
     """
 
     system: System

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Literal, final
 import numpy as np
 
 from hewfl.control.certificate import VARIANTS, Variant, mean_penalty, variance_bound
-from hewfl.core.array_types import Float64
 from hewfl.core.broadcasting import broadcasting
 from hewfl.core.validation import Array, ArrayLike, Reals, as_float64, invalid
 from hewfl.theory.comparators import comparator_coefficients
@@ -62,22 +61,6 @@ class Curve:
     rate: Callable[[ArrayLike], Rate]
     start: State
     recursion: Recursion | None = None
-
-    def path(self, rounds: int) -> Float64[Array, "rounds_1 ..."]:
-        """Bounds of rounds 0 to T by the recursion, valid where the rate holds.
-
-        Args:
-            rounds: T.
-
-        Returns:
-            T + 1 bounds, rounds first.
-
-        Raises:
-            InvalidInputError: the curve has no recursion.
-        """
-        if self.recursion is None:
-            raise invalid("curve", "one with a recursion", "a printed form")
-        return self.recursion.trajectory(self.start, rounds).gap
 
     @property
     def floor(self) -> Reals:

@@ -22,7 +22,7 @@ def test_optimum_is_that_of_a_general_minimiser(dtype: str, pooled: bool) -> Non
     """Σ_j ω_j ℓ_j + (λ/2)‖W‖² written out here, minimised by L-BFGS."""
     digits, l2, shards = load("digits"), 1e-3, split(600, 5)
     X, y = digits.features[:600].astype(float) / 16, digits.labels[:600]
-    problem = softmax_from_arrays(X, y, shards, l2=l2, dtype=dtype)
+    problem = softmax_from_arrays(X.astype(dtype), y, shards, l2=l2)
     sizes = problem.data_sizes
     each = np.full(5, 1 / sizes.sum()) if pooled else 1 / (5 * sizes)
     weights = np.repeat(each, sizes)
@@ -55,7 +55,7 @@ def test_optimum_on_features_of_unequal_scale(l2: float, dtype: str) -> None:
     rare = np.where(np.arange(120) == 7, 80.0, 0.0)[:, None]
     X = np.hstack([X * [1e-3, 1, 1, 30, 1], X[:, :1], rare])
     y = np.where(y == 1, 3, y)
-    problem = softmax_from_arrays(X, y, split(120, 4), l2=l2, dtype=dtype)
+    problem = softmax_from_arrays(X.astype(dtype), y, split(120, 4), l2=l2)
     assert problem.classes == 4
     solution = problem.optimum()
     gradient = problem.full_gradients(solution.x[None, :])[0].mean(axis=0)

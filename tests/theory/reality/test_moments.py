@@ -24,15 +24,13 @@ from tests.theory.reality.scenario import LINKS, Scenario, random_scenario
 from hewfl.control.certificate import VARIANTS, Variant
 from hewfl.core.validation import Array
 from hewfl.theory import PostLocal, situation, uniform_coefficients
-from hewfl.theory.appendix.displacement_moments import (
-    RadiusForm,
-    comparator_moments,
-    drift_sq_norm,
+from hewfl.theory.appendix.post_local_lemmas import comparator_moments
+from hewfl.theory.appendix.radii import RadiusForm, drift_sq_norm, mismatch_sq_norm
+from hewfl.theory.appendix.uniform_lemmas import (
     mean_drift_sq_norm,
     mean_noise_cost,
-    mismatch_sq_norm,
+    pl_coefficient_bounds,
 )
-from hewfl.theory.appendix.pl_lemmas import pl_coefficient_bounds
 from hewfl.theory.statement import Bound, all_hold
 from hewfl.theory.systems import System
 

@@ -32,8 +32,11 @@ from hewfl.theory import (
     homogeneous_coefficients,
     pathwise_bound,
 )
-from hewfl.theory.appendix.displacement_moments import homogeneous_slope_error
-from hewfl.theory.homogeneous import homogeneous_advantage, uniform_model_value
+from hewfl.theory.appendix.post_local_lemmas import (
+    homogeneous_advantage,
+    homogeneous_slope_error,
+    uniform_model_value,
+)
 from hewfl.theory.statement import all_hold
 
 pytestmark = pytest.mark.unchecked

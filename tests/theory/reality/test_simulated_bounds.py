@@ -48,7 +48,7 @@ from hewfl.theory import (
     surrogate_under,
     uniform_coefficients,
 )
-from hewfl.theory.appendix.pl_lemmas import pl_step
+from hewfl.theory.appendix.uniform_lemmas import pl_step
 from hewfl.theory.statement import all_hold
 
 pytestmark = pytest.mark.unchecked

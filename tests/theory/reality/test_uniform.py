@@ -32,9 +32,12 @@ from hewfl.theory import (
     uniform_coefficients,
 )
 from hewfl.theory.appendix import safe_amplitude, safe_rate
-from hewfl.theory.appendix.pl_lemmas import pl_step, safe_floor
+from hewfl.theory.appendix.uniform_lemmas import (
+    common_quadratic_rate,
+    pl_step,
+    safe_floor,
+)
 from hewfl.theory.pl import pl_contraction
-from hewfl.theory.similar_hessians import common_quadratic_rate
 from hewfl.theory.statement import all_hold
 from hewfl.theory.uniform_controller import UniformController
 

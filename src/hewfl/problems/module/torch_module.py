@@ -21,7 +21,7 @@ from hewfl.core.round import Cohort, LocalPlan
 from hewfl.core.validation import Array, ArrayLike, Ints, format_value, invalid
 from hewfl.displacements.backend import to_host
 from hewfl.errors import SolverError
-from hewfl.problems.arrays import (
+from hewfl.problems.array_operations import (
     check_pair,
     check_ranges,
     checked_shards,

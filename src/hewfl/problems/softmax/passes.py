@@ -1,4 +1,4 @@
-"""Passes over pooled samples: losses, gradients, variances, norms and moments.
+"""Passes over pooled samples: losses, gradients, norms and moments.
 
     ℓ(s, y) = log Σ_k exp s_k − s_y,     ∇ℓ(s, y) = softmax(s) − e_y
 
@@ -21,7 +21,6 @@ import numpy as np
 from hewfl.core.array_types import Bool, Float, Float64, Int
 from hewfl.core.validation import Array
 from hewfl.displacements.backend import to_host
-from hewfl.problems.arrays import conform
 from hewfl.problems.softmax.kernel import compiled_losses, takes_scores
 
 POWER_TOLERANCE, POWER_STEPS = 1e-6, 5000
@@ -106,31 +105,6 @@ def mean_gradients(
             G += _outer_sum(residuals(S, y[at]), A)
         means.append(G / (hi - lo))
     return means
-
-
-def variances(
-    W: Float[Any, "models c p"],
-    X: Float[Any, "m p"],
-    y: Int[Any, " m"],
-    spans: Spans,
-    sq_norms: Float64[Array, " m"],
-) -> list[Float64[Any, " models"]]:
-    """(1/m) Σ_j ‖r_j‖²‖a_j‖² − ‖(1/m) Σ_j r_j a_jᵀ‖² over each range.
-
-    In this form one pass suffices, and no gradient of a single sample is formed.
-    """
-    xp = compat.array_namespace(W)
-    sq_norms, results = conform(sq_norms, W), []
-    for lo, hi in spans:
-        total, G = 0.0, xp.zeros_like(W)
-        for at, A, S in _score_blocks(W, X, lo, hi):
-            R = residuals(S, y[at])
-            G += _outer_sum(R, A)
-            sq = xp.sum(xp.astype(R, xp.float64) ** 2, axis=1)  # models b
-            total = total + xp.sum(sq * sq_norms[at], axis=1)
-        mean = xp.astype(G, xp.float64) / (hi - lo)
-        results.append(total / (hi - lo) - xp.sum(mean**2, axis=(1, 2)))
-    return results
 
 
 def accuracy_and_loss(

@@ -22,13 +22,12 @@ from hewfl.core.validation import (
     Array,
     ArrayLike,
     Ints,
-    format_value,
     invalid,
     nonnegative,
     whole,
 )
 from hewfl.displacements.backend import to_host
-from hewfl.problems.arrays import (
+from hewfl.problems.array_operations import (
     check_pair,
     check_ranges,
     checked_shards,
@@ -50,7 +49,6 @@ from hewfl.problems.softmax.passes import (
     residuals,
     second_moment,
     squared_norms,
-    variances,
 )
 from hewfl.problems.softmax.sparse import sparse_rows
 from hewfl.problems.softmax.weighted_losses import WeightedSoftmax
@@ -145,21 +143,6 @@ class Softmax:
         means = np.array([self._sq_norms[lo:hi].mean() for lo, hi in spans])
         return 2 * means[span_of]
 
-    def variances(self, anchors: Float[Any, "models d"]) -> Float64[Any, "models n"]:
-        """(1/m_i) Σ_j ‖∇φ_ij(x) − ∇F_i(x)‖² at given models, exact.
-
-        With r_j = p_j − e_{y_j}:  (1/m_i) Σ_j ‖r_j‖²‖a_j‖² − ‖(1/m_i) Σ_j r_j a_jᵀ‖².
-
-        Args:
-            anchors: models, one per row.
-
-        Returns:
-            v_i² at those models.
-        """
-        W = self._matrices(anchors)
-        data = (self.features, self.labels, self._spans[0], self._sq_norms)
-        return self._by_client(variances(W, *data), anchors)
-
     def class_labels(self) -> tuple[Int64[Ints, " m"], int]:
         """A copy of all labels on the host, and c."""
         return np.array(to_host(self.labels), dtype=np.int64), self.classes
@@ -167,13 +150,6 @@ class Softmax:
     def with_labels(self, labels: Int64[Ints, " m"]) -> "Softmax":
         """The regression of the same samples with other labels."""
         return replace(self, labels=conform(labels, self.labels))
-
-    def residuals(
-        self, scores: Float[Any, "models a c b"], samples: Int[Any, "a b"]
-    ) -> Float[Any, "models a c b"]:
-        """softmax(scores) − e_y for the labels of the samples."""
-        labels = gather(self.labels, samples, self.labels.dtype)
-        return residuals(scores, labels)
 
     def minibatch_gradients(
         self,
@@ -186,7 +162,8 @@ class Softmax:
         xp = compat.array_namespace(y)
         W = xp.reshape(y, (*y.shape[:2], self.classes, -1))  # models a c p
         A = gather(self.features, samples, y.dtype)  # a b p, once for all models
-        R = self.residuals(score(W, A), samples)  # models a c b
+        labels = gather(self.labels, samples, self.labels.dtype)
+        R = residuals(score(W, A), labels)  # models a c b
         R *= shares(samples, counts, y)[:, None, :]
         G = weighted_sums(R, A)
         G += self.l2 * W
@@ -334,7 +311,6 @@ def softmax_from_arrays(
     *,
     l2: float,
     test: Samples | None = None,
-    dtype: Any = None,
 ) -> Softmax:
     """Softmax regression over a partition of the rows of X.
 
@@ -342,12 +318,12 @@ def softmax_from_arrays(
     copied twice. A bias is a column of ones in X.
 
     Args:
-        X: samples, shape (m, p); NumPy, array-like, or torch on any device.
+        X: samples, shape (m, p); NumPy, array-like, or torch on any device. float32 and
+            float64 are kept, other types become float64.
         y: labels, whole numbers from 0; the largest, here or in `test`, sets c.
         partition: rows of each client, nonempty.
         l2: λ ≥ 0.
         test: features and labels held out.
-        dtype: "float32" or "float64"; that of X if it is one of them, else float64.
 
     Returns:
         The problem, in the array library and on the device of X.
@@ -362,7 +338,7 @@ def softmax_from_arrays(
         >>> problem.n, problem.d, problem.smoothness
         (2, 4, 2.6)
     """
-    features, labels, classes, held_out = _convert(X, y, test, dtype)
+    features, labels, classes, held_out = _convert(X, y, test)
     shards = checked_shards(partition, len(features))
     order = conform(np.concatenate(shards), features)
     sizes = np.array([len(rows) for rows in shards])
@@ -406,7 +382,7 @@ def softmax_common_pool(
         InvalidInputError: an argument breaks its rule.
     """
     n = whole("n", n, least=1)
-    features, labels, classes, held_out = _convert(X, y, test, None)
+    features, labels, classes, held_out = _convert(X, y, test)
     zeros = np.zeros(n, dtype=np.int64)
     sizes = np.full(n, len(features))
     penalty = nonnegative("l2", l2)
@@ -447,21 +423,11 @@ def _check_samples(kind: str, features: Any, labels: Any, classes: int) -> None:
 
 
 def _convert(
-    X: Any, y: Any, test: Samples | None, dtype: Any
+    X: Any, y: Any, test: Samples | None
 ) -> tuple[Any, Any, int, Samples | None]:
     """Features, labels, number of classes c and test part from a user's arrays.
 
-    Args:
-        X: samples; NumPy, array-like, or torch on any device.
-        y: labels, whole numbers from 0; the largest, here or in `test`, sets c.
-        test: features and labels held out, or None.
-        dtype: "float32" or "float64"; that of X if it is one of them, else float64.
-
-    Returns:
-        All arrays in the library and on the device of X, features in one precision.
-
-    Raises:
-        InvalidInputError: shapes, types or labels break a rule.
+    All are in the library and on the device of X.
     """
     if test is not None:
         check_pair("test", test)
@@ -469,7 +435,7 @@ def _convert(
     library = X if compat.is_array_api_obj(X) else np.zeros(0)
     pairs: list[Samples] = []
     for kind, given, given_labels in sets:
-        features = _features(f"{kind}features", given, dtype)
+        features = _features(f"{kind}features", given)
         labels = _array(f"{kind}labels", given_labels)
         if labels.ndim != 1 or 0 in labels.shape:
             rule = "a nonempty vector"
@@ -490,17 +456,12 @@ def _array(name: str, value: Any) -> Any:
         raise invalid(name, "an array", repr(value)[:80]) from error
 
 
-def _features(name: str, value: Any, dtype: Any) -> Any:
+def _features(name: str, value: Any) -> Any:
+    """An array of real numbers; float32 and float64 stay as they are."""
     array = _array(name, value)
     xp = compat.array_namespace(array)
-    if dtype is None:
-        is_kept = str(array.dtype).endswith(("float32", "float64"))
-        wanted = array.dtype if is_kept else xp.float64
-    else:
-        name_of_type = str(dtype).rpartition(".")[2].rstrip("'>")
-        if name_of_type not in ("float32", "float64"):
-            raise invalid("dtype", '"float32" or "float64"', format_value(dtype))
-        wanted = getattr(xp, name_of_type)
     if not xp.isdtype(array.dtype, ("bool", "real floating", "integral")):
         raise invalid(name, "an array of real numbers", f"dtype {array.dtype}")
-    return xp.astype(array, wanted, copy=False)
+    if str(array.dtype).endswith(("float32", "float64")):
+        return array
+    return xp.astype(array, xp.float64)

@@ -3,8 +3,9 @@
 Lemmas of Appendices A to D and H:
 
     scalar_lemmas         gaps, the flow T_a, sums (A)
-    displacement_moments  radii, drift and noise of displacements (B, C, D)
-    pl_lemmas             coefficients and the safe regime under PL (C)
+    radii                 how far a branch moves, and its drift (B, C, D)
+    uniform_lemmas        the uniform controller: means, PL, common quadratics (C)
+    post_local_lemmas     Algorithms 2 and 3: moments, slope errors, model values (D)
     surrogate             the system of bounds for the controls of a whole run (B, C)
     absent_clients        tracking bounds under partial participation (E-19)
     round_arithmetic      gradients and arithmetic of a round (H)
@@ -36,8 +37,8 @@ from hewfl.theory.appendix.master import (
     noisy_bounds,
     noisy_rate,
 )
-from hewfl.theory.appendix.pl_lemmas import safe_amplitude, safe_rate
 from hewfl.theory.appendix.round_arithmetic import round_work
+from hewfl.theory.appendix.uniform_lemmas import safe_amplitude, safe_rate
 
 __all__ = [
     "ConvexGenerator", "ExponentialGenerator", "Generator", "PowerGenerator",

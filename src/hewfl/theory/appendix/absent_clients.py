@@ -54,9 +54,6 @@ def propagated_tracking(
 
     Returns:
         Q_i after the round, clients last.
-
-    Raises:
-        InvalidInputError: a mask that is not boolean, or a negative number.
     """
     S = client_mask(system, active)
     Q_i = np.atleast_1d(nonnegatives("tracking", tracking))

@@ -40,7 +40,7 @@ class Selection:
         index: which control.
         value: G(s, u) at it.
         infimum: B(s), or a lower bound of it on a box.
-        bound: B(s) + ε, which E[s_{t+1} | past] obeys under this control (thm:adaptive).
+        bound: B(s) + ε, which bounds E[s_{t+1} | past] under it (thm:adaptive).
     """
 
     index: Int64[Ints, "*c"]

@@ -84,9 +84,6 @@ class PowerGenerator(Converted):
     Attributes:
         coefficient: κ > 0.
         power: p > 0.
-
-    Raises:
-        InvalidInputError: a parameter is out of its range.
     """
 
     coefficient: Positives

@@ -50,9 +50,6 @@ class Terms(Converted):
         growth: b_t.
         offset: d_t.
         slack: ε_t, what the controls miss the infimum by.
-
-    Raises:
-        InvalidInputError: a parameter is out of its range.
     """
 
     time: Nonnegatives

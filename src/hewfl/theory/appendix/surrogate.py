@@ -85,9 +85,6 @@ def surrogate_system(
 
     Returns:
         Bounds, controls and solver gaps of all rounds.
-
-    Raises:
-        InvalidInputError: a box not inside (0, 1].
     """
     require_single_clients(system)
     T, n = one_whole("rounds", rounds), system.n

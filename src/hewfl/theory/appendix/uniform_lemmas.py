@@ -1,12 +1,21 @@
-"""Lemmas about the uniform controller under the PL condition, and its safe regime.
+"""Lemmas about the uniform controller: drift and noise of the mean, PL, quadratics.
 
-The rate itself is `hewfl.theory.pl_rate`.
+Its recursion is `hewfl.theory.uniform_coefficients`, its rate under the PL condition
+`hewfl.theory.pl_rate`.
 """
 
 import numpy as np
 
+from hewfl.control.certificate import horizon_factors
 from hewfl.core.broadcasting import broadcasting
-from hewfl.core.validation import Array, ArrayLike, Reals, positives
+from hewfl.core.validation import (
+    Array,
+    ArrayLike,
+    Reals,
+    nonnegatives,
+    positives,
+    wholes,
+)
 from hewfl.theory.pl import pl_contraction
 from hewfl.theory.recursion import State, validate_state
 from hewfl.theory.scalar import power
@@ -19,6 +28,44 @@ from hewfl.theory.statement import (
     rate_with_floor,
 )
 from hewfl.theory.uniform_controller import UniformController
+
+
+@broadcasting
+def mean_drift_sq_norm(controller: UniformController, state: State) -> Bound:
+    """Squared drift of the mean of all clients: E‖r̄‖² (lem:agg-r).
+
+        24ϑ⁴g/L + 48ϑ⁴q/L² + 8ϑ⁴M/L²                     paper
+        (ϑ⁴/L²)(2h₁(2Lg + q) + 2h₂M)                     the others (T5)
+
+    r̄ is the mean over clients of the conditional means of their drifts.
+    """
+    k, (g, q) = controller, validate_state("state", state)
+    L, M, fourth = k.system.L, k.noise, k.amplitude**4
+    if k.variant == "paper":
+        inner = 24 * L * g + 48 * q + 8 * M
+    else:
+        h1, h2 = (h.max(-1) for h in horizon_factors(np.asarray(k.system.horizon)))
+        inner = 2 * h1 * (2 * L * g + q) + 2 * h2 * M
+    value = np.asarray(fourth / L / L * inner)
+    return Bound("lem:agg-r", value, k.recursion.hypotheses)
+
+
+@broadcasting
+def mean_noise_cost(controller: UniformController, state: State) -> Bound:
+    """Cost of the noise of the mean: (L/2) E‖(1/n)Σ ζ_i‖² (lem:agg-noise).
+
+        16ϑ²M/(Ln) + 32ϑ⁴g/n + 64ϑ⁴q/(Ln)                paper
+        ϑ²M/(2Ln)                                        the others (T1)
+
+    ζ_i is the displacement of a client less its conditional mean.
+    """
+    k, (g, q) = controller, validate_state("state", state)
+    L, n, theta = k.system.L, k.system.n, k.amplitude
+    value = theta**2 / (2 * L * n) * k.noise + 0 * (g + q)
+    if k.variant == "paper":
+        noisy = 16 * theta**2 / L * k.noise
+        value = (noisy + 32 * theta**4 * g + 64 * theta**4 / L * q) / n
+    return Bound("lem:agg-noise", np.asarray(value), k.recursion.hypotheses)
 
 
 @broadcasting
@@ -137,3 +184,22 @@ def _safe_hypotheses(
         at_most("ϑ² ≤ μ/(400L)", theta**2, mu / (400 * L)),
         at_most("ϑ² ≤ 1/576", theta**2, 1 / 576),
     )
+
+
+@broadcasting
+def common_quadratic_rate(
+    controller: UniformController, gap: ArrayLike, rounds: ArrayLike
+) -> Bound:
+    """Bound on the least g_t for quadratics with one Hessian (th:ho-main, E-23).
+
+    Then S = M = 0 and
+
+    min_t g_t ≤ C₁√(LR²g_0/(ϑT)) + C₂Rv√(ϑ/(nHb)),
+    C₁ = √(2(1 + ϑ/4)),     C₂ = √(1 + ϑ/4)
+    """
+    T, g, k = wholes("rounds", rounds, least=1), nonnegatives("gap", gap), controller
+    theta, L, R, n = k.amplitude, k.system.L, k.system.R, k.system.n
+    C1, C2 = np.sqrt(2 * (1 + theta / 4)), np.sqrt(1 + theta / 4)
+    decays = C1 * R * np.sqrt(L * g / theta / T)
+    stays = C2 * R * np.sqrt(theta / n * k.noise)
+    return Bound("th:ho-main", np.asarray(decays + stays), k.recursion.hypotheses)
