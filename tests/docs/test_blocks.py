@@ -5,6 +5,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import click
 import pytest
 from docs_tools.pages import ROOT, Block, blocks, pages
 from docs_tools.stage import CODE, LINK
@@ -17,16 +18,25 @@ MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
 
 
 def check_command(line: str) -> None:
-    """A command of this project that a page prints is one that exists."""
-    words = [word for word in line.split() if "=" not in word]
+    """A command of this project that a page prints exists, with its options."""
+    words = line.partition("#")[0].split()
     if words[:1] == ["make"]:
-        assert re.search(rf"^[\w -]*\b{words[1]}\b[\w -]*:", MAKEFILE, re.M), line
+        targets = [word for word in words[1:] if "=" not in word]
+        for target in targets:
+            assert re.search(rf"^[\w -]*\b{target}\b[\w -]*:", MAKEFILE, re.M), line
     elif words[:1] == ["python"] and words[1].endswith(".py"):
         assert (ROOT / words[1]).exists(), line
     elif words[:1] == ["hewfl"] and words[1][0] != "-":
         from hewfl.cli.app import app  # noqa: PLC0415 - brings typer and rich
 
-        assert words[1] in get_command(app).commands, line  # type: ignore[attr-defined]
+        command: click.Command | None = get_command(app)
+        rest = words[1:]
+        while isinstance(command, click.Group):
+            _, command, rest = command.resolve_command(click.Context(command), rest)
+        assert command is not None, line
+        options = {name for parameter in command.params for name in parameter.opts}
+        given = {word.partition("=")[0] for word in rest if word[0] == "-"}
+        assert given <= options, line
 
 
 def check(block: Block) -> None:
@@ -73,7 +83,9 @@ def test_links_lead_somewhere(name: str) -> None:
             assert (page.parent / link["target"]).exists(), link["target"]
 
 
-@pytest.mark.parametrize("line", ["make nothing", "hewfl nothing", "python no.py"])
+@pytest.mark.parametrize(
+    "line", ["make nothing", "hewfl no", "python no.py", "hewfl ls --no"]
+)
 def test_commands_that_do_not_exist_are_seen(line: str) -> None:
-    with pytest.raises(AssertionError):
+    with pytest.raises((AssertionError, click.UsageError)):
         check_command(line)

@@ -363,6 +363,7 @@ def test_entries_do_not_touch_each_other(problem: Softmax) -> None:
 
 
 def test_bad_input_is_refused(problem: Softmax) -> None:
+    wrong: Any = 3
     cases: list[tuple[Any, str]] = [
         (lambda: RandomLabels(1.0), "`share` must be from 0 to below 1; got 1.0"),
         (lambda: FlippedLabels(0.1, 1.5), "`labels` must be from 0 to 1; got 1.5"),
@@ -372,10 +373,7 @@ def test_bad_input_is_refused(problem: Softmax) -> None:
         (lambda: Scenario([RandomLabels(0.1)]), "`faults` must be a tuple"),  # type: ignore[arg-type]  # refused
         (lambda: Scenario((3,)), "`faults` must be faults"),  # type: ignore[arg-type]  # refused
         (lambda: Scenario((), "me"), "`objective` must be one of honest, all"),  # type: ignore[arg-type]  # refused
-        (
-            lambda: Federation(FixedSteps(1), scenario=3),
-            "`scenario` must be a Scenario",
-        ),  # type: ignore[arg-type]  # refused
+        (lambda: Federation(FixedSteps(1), 2, scenario=wrong), "a Scenario"),
     ]
     for make, text in cases:
         with unchecked(), pytest.raises(InvalidInputError, match=text):

@@ -70,7 +70,10 @@ def test_fedavgm_is_fedavg_under_momentum() -> None:
     problem = random_quadratic(seed=0, n=4, d=3)
     L, federation = problem.smoothness, Federation(FixedSteps(2), 2)
     by_hand = Entry(FedAvg(0.1 / L), ServerStep(0.5, 0.8), "by hand")
-    entries = [FedAvgM(0.1 / L, momentum=0.8, server_learning_rate=0.5), by_hand]
+    entries: list[Any] = [
+        FedAvgM(0.1 / L, momentum=0.8, server_learning_rate=0.5),
+        by_hand,
+    ]
     trace = simulate(problem, federation, entries, rounds=4, seed=0)
     assert trace.names == ("FedAvgM", "by hand")
     np.testing.assert_array_equal(trace.anchors[0], trace.anchors[1])

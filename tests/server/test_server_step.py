@@ -161,7 +161,7 @@ PROBLEM = random_quadratic(seed=3, n=5, d=4)
 FEDERATION = Federation(FixedSteps([1, 2, 3, 2, 1]), 2, SampledParticipation(4))
 
 
-def entries() -> list[Entry]:
+def entries() -> list[Any]:
     L = PROBLEM.smoothness
     adam = FedAdam(0.2 / L, server_learning_rate=0.05)
     return [

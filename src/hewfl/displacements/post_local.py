@@ -175,7 +175,6 @@ def combine(
     weights: ArrayLike,
     *,
     wide: bool = False,
-    out: Float64[Array, "..."] | None = None,
 ) -> Any:
     """The aggregated step d(w) = Σ_i w_iΔ_i, summed in float64 and rounded once.
 
@@ -185,7 +184,6 @@ def combine(
         weights: w, shape (n,), or (k, n) for k sums in one pass; clients of weight zero
             are not read.
         wide: leave the sum of arrays in float64.
-        out: where to put sums in float64, if they are in main memory.
 
     Returns:
         A vector of the displacements' library and device, and of their precision; k of
@@ -199,13 +197,9 @@ def combine(
         raise invalid("weights", f"of shape ({data.n},) or (k, {data.n})", w.shape)
     readable = as_readable(data)
     if readable is None:
-        sums = data.combine(w) if w.ndim == 1 else np.stack([*map(data.combine, w)])
-        if out is None:
-            return sums
-        out[...] = sums
-        return out
+        return data.combine(w) if w.ndim == 1 else np.stack([*map(data.combine, w)])
     kind = None if wide or readable.data is None else _precision(readable, w)
-    return weighted_sum(readable, w, kind=kind, out=out)
+    return weighted_sum(readable, w, kind=kind)
 
 
 def _precision(data: Readable, w: Float64[Array, "... n"]) -> Any:

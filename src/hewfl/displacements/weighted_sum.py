@@ -23,11 +23,7 @@ _CACHE = 2**16
 
 
 def weighted_sum(
-    data: Readable,
-    w: Float64[Array, "... n"],
-    *,
-    kind: Any = None,
-    out: NDArray[Any] | None = None,
+    data: Readable, w: Float64[Array, "... n"], *, kind: Any = None
 ) -> Any:
     """Σ_i w_iΔ_i, summed in float64 and rounded once.
 
@@ -39,32 +35,25 @@ def weighted_sum(
         data: the displacements.
         w: weights, shape (n,), or (k, n) for k sums in one pass.
         kind: precision of the result in the data's library; float64 if None.
-        out: where to put sums in float64, if they are in main memory.
 
     Returns:
         A vector of the data's library and device; k of them as a matrix.
     """
-    gpu = None if kind is None or out is not None else gpu_kernels(data.data)
+    gpu = None if kind is None else gpu_kernels(data.data)
     if gpu is not None:
         return data.xp.astype(gpu.weighted_sum(data.data, w), kind, copy=False)
     members = np.flatnonzero(w if w.ndim == 1 else w.any(axis=0))
     if len(members) < data.n:
         members = members if len(members) else np.arange(1)
         data, w = data.take(members), w[..., members]
-    w, wide = np.ascontiguousarray(w), kind is None or out is not None
-    compiled = compiled_kernels(data)
+    w, compiled = np.ascontiguousarray(w), compiled_kernels(data)
     codes = {code for span in compiled[1] for code in span.codes} if compiled else set()
-    fits = codes <= {FLOAT32, FLOAT64} and (wide or len(codes) == 1)
+    fits = codes <= {FLOAT32, FLOAT64} and (kind is None or len(codes) == 1)
     if compiled is None or not fits:
-        total = _portable_sum(data, w, None if wide else kind)
-        if out is None:
-            return total
-        out[...] = to_host(total)
-        return out
+        return _portable_sum(data, w, kind)
     kernels, spans = compiled
-    if out is None:
-        narrow = not wide and codes == {FLOAT32}
-        out = np.empty((*w.shape[:-1], data.d), np.float32 if narrow else np.float64)
+    narrow = kind is not None and codes == {FLOAT32}
+    out = np.empty((*w.shape[:-1], data.d), np.float32 if narrow else np.float64)
     for span in spans:
         # sums of several spans are not contiguous in `out`: by way of a copy
         here = out[..., span.lo : span.hi]

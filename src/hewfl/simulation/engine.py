@@ -42,15 +42,8 @@ from hewfl.server.state import (
 )
 from hewfl.server.trace import RoundRecord, Trace
 from hewfl.simulation.draws import draw
-from hewfl.simulation.rounds import (
-    EntryRound,
-    Evaluation,
-    Kind,
-    Observer,
-    Setting,
-    evaluate_all,
-    run_round,
-)
+from hewfl.simulation.evaluation import record_round
+from hewfl.simulation.rounds import EntryRound, Kind, Observer, Setting, run_round
 
 _START = 2**31
 """The round whose draws give the gradients at the start; no run gets there."""
@@ -119,9 +112,9 @@ def simulate(  # noqa: PLR0913 - public; all but three are optional
     problem = setting.problem  # with the labels of faulty clients
     folder = _folder(checkpoint)
     starts = _initial_rounds(setting, _start(problem, start))
-    states = [start.state for start in starts]
-    run = _fingerprint(setting, states[0].anchor)
-    first, records = 0, _first_records(setting, starts, evaluate_every is not None)
+    run = _fingerprint(setting, starts[0].state.anchor)
+    states, records = _first_records(setting, starts, evaluate_every is not None)
+    first = 0
     log = None if folder is None else RunLog(folder)
     saved = None if log is None else log.load(run)
     if saved is not None and log is not None:
@@ -137,7 +130,8 @@ def simulate(  # noqa: PLR0913 - public; all but three are optional
         evaluate = _is_due(t + 1, rounds, evaluate_every)
         cohort = federation.cohort(setting.seed, t, problem.data_sizes, history)
         history = history.after(cohort.clients)
-        states, news = run_round(setting, states, cohort, observers, evaluate=evaluate)
+        outcomes = run_round(setting, states, cohort, observers)
+        states, news = record_round(setting, outcomes, t + 1, evaluate=evaluate)
         records.extend(news)
         if log is not None:
             log.append(news)
@@ -185,16 +179,12 @@ def _distinct(names: Sequence[str]) -> tuple[str, ...]:
 
 def _first_records(
     setting: Setting, starts: Sequence[EntryRound], evaluate: bool
-) -> list[RoundRecord]:
-    """The records of round 0, with the scenario."""
-    values = [Evaluation()] * len(starts)
-    if evaluate:
-        values = evaluate_all(setting, [start.state for start in starts])
+) -> tuple[list[ServerState], list[RoundRecord]]:
+    """The initial states, and the records of round 0, with the scenario."""
+    _, records = record_round(setting, starts, 0, evaluate=evaluate)
     scenario = setting.faults.trace_fields()
-    pairs = enumerate(zip(starts, values, strict=True))
-    return [
-        replace(s.record(0, k, value), scenario=scenario) for k, (s, value) in pairs
-    ]
+    states = [start.state for start in starts]
+    return states, [replace(record, scenario=scenario) for record in records]
 
 
 def _entries(methods: Sequence[Algorithm[Any] | Entry]) -> list[Entry]:

@@ -6,11 +6,12 @@
     displacements   = run_branches(problem, anchor, cohort, plan, draws)
     decision, state = algorithm.decide(Round(...), state)                 `finish_entry`
     anchor, memory  = server_step(anchor, decision, memory)
-    trace.record(t, anchor, decision, communication)                      `run_round`
+    trace.record(t, anchor, decision, communication)                      `record_round`
 
 All entries use the same cohort and the same draws. An entry that diverges or refuses
 stops, and the others continue. Finiteness is checked on displacements (`_arrive`), on
-the new model (`hewfl.server.finish_round`) and on the objective (`run_round`).
+the new model (`hewfl.server.finish_round`) and on the objective
+(`hewfl.simulation.evaluation`).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -49,12 +50,9 @@ from hewfl.server.state import (
     finite_rows,
     rule_errors,
 )
-from hewfl.server.trace import AVERAGED, RoundRecord, decision_fields
 from hewfl.simulation.branches import run_branches
 from hewfl.simulation.draws import draw, draw_probes
 
-OBJECTIVE_LIMIT = 1e12
-"""An entry stops when its objective is larger than this, or not finite."""
 Kind = Literal["ok", "diverged", "refused", "stopped", "empty"]
 
 
@@ -148,16 +146,6 @@ class Setting:
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """Objectives and metrics of a model; empty without an evaluation."""
-
-    objective: float | None = None
-    pooled: float | None = None
-    metrics: Mapping[str, float] = field(default_factory=dict)
-
-
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class EntryRound:
     """One entry after a round.
@@ -181,24 +169,6 @@ class EntryRound:
     excluded: tuple[int, ...] = ()
     observed: Mapping[str, float] = field(default_factory=dict)
 
-    def record(self, t: int, k: int, evaluation: Evaluation) -> RoundRecord:
-        """The record of entry k after t rounds."""
-        fields: dict[str, Any] = {"status": self.status}
-        if self.cohort is not None:
-            fields = decision_fields(self.cohort, self.decision, self.status)
-        return RoundRecord(
-            round=t,
-            entry=k,
-            objective=evaluation.objective,
-            pooled=evaluation.pooled,
-            metrics=evaluation.metrics,
-            scalars=self.state.scalars,
-            paper_scalars=self.state.paper_scalars,
-            excluded=self.excluded,
-            observed=self.observed,
-            **fields,
-        )
-
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
@@ -217,33 +187,18 @@ def run_round(
     states: Sequence[ServerState],
     cohort: Cohort,
     observers: Sequence[Observer],
-    *,
-    evaluate: bool,
-) -> tuple[list[ServerState], list[RoundRecord]]:
-    """The states after one round, and its records."""
+) -> list[EntryRound]:
+    """One round of every entry."""
     with np.errstate(all="ignore"):  # values that are not finite stop an entry
         plans = [plan_round(setting, k, s, cohort) for k, s in enumerate(states)]
         branches = [plan for plan in plans if isinstance(plan, _Branch)]
         results = run_clients(setting, branches, cohort)
-        rounds = [
+        return [
             finish_entry(setting, next(results), cohort, observers)
             if isinstance(plan, _Branch)
             else plan
             for plan in plans
         ]
-    states = [round_.state for round_ in rounds]
-    values = evaluate_all(setting, states) if evaluate else [Evaluation()] * len(states)
-    pairs = list(zip(rounds, values, strict=True))
-    t = cohort.round + 1
-    records = [r.record(t, k, value) for k, (r, value) in enumerate(pairs)]
-    return [_stop_if_diverged(r.state, value) for r, value in pairs], records
-
-
-def _stop_if_diverged(state: ServerState, value: Evaluation) -> ServerState:
-    F = value.objective
-    if F is None or abs(F) < OBJECTIVE_LIMIT:
-        return state
-    return replace(state, diverged=True)
 
 
 # ------------------ the plan
@@ -483,47 +438,3 @@ def _losses_along(
         return np.ascontiguousarray(np.asarray(table, dtype=np.float64).T)
 
     return losses_along
-
-
-# ------------------ evaluation
-
-
-def evaluate_all(setting: Setting, states: Sequence[ServerState]) -> list[Evaluation]:
-    """Objectives and metrics of all entries that have not stopped.
-
-    Scores are products in the run's precision; losses are summed in float64. Averages
-    are evaluated in a batch of their own: the rounding of a product may depend on its
-    batch, and an average must not change the iterates' values.
-    """
-    running = [k for k, state in enumerate(states) if not state.stopped]
-    iterates = _evaluate(setting, [states[k].anchor for k in running])
-    values = dict(zip(running, iterates, strict=True))
-    means = {k: average.model for k in running if (average := states[k].average)}
-    averages = _evaluate(setting, list(means.values()))
-    for k, value in zip(means, averages, strict=True):
-        more = {**value.metrics, "objective": value.objective, "pooled": value.pooled}
-        metrics = {f"{AVERAGED}{name}": v for name, v in more.items() if v is not None}
-        values[k] = replace(values[k], metrics={**values[k].metrics, **metrics})
-    return [values.get(k, Evaluation()) for k in range(len(states))]
-
-
-def _evaluate(
-    setting: Setting, models: Sequence[Float64[Array, " d"]]
-) -> list[Evaluation]:
-    if not models:
-        return []
-    stack = np.stack(models).astype(setting.dtype)
-    if (stack == stack[0]).all():  # all entries start at one point
-        stack = stack[:1]
-    with np.errstate(all="ignore"):
-        values = np.asarray(setting.objectives(stack), dtype=np.float64)
-        metrics = setting.problem.evaluate(stack)
-    rows = [min(row, len(stack) - 1) for row in range(len(models))]
-    return [
-        Evaluation(
-            float(values[row, 0]),
-            float(values[row, 1]),
-            {key: float(v[row]) for key, v in metrics.items()},
-        )
-        for row in rows
-    ]
