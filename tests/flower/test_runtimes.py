@@ -121,7 +121,7 @@ def test_processes_that_die_and_come_back(
     log = there.log("second")
     records = records_in(folder)
     assert [r["round"] for r in records] == list(range(rounds + 1)), log[-3000:]
-    assert "going on after round" in log
+    assert "resuming after round" in log
     assert records[-1]["clients"] == [0, 1, 2]
     left_out = {r["round"]: r["excluded"] for r in records if r["excluded"]}
     assert [2] in left_out.values()  # a slow machine may lose a whole round besides
