@@ -57,6 +57,8 @@ OLD_FIELDS = {
     "ground": 'amplitude in place of step_scale for ground = "equal"',
     "pace": "step_scale for plain steps, amplitude for a total step",
     "pace_unit": "unit",
+    "measure": "line_search_samples",
+    "measure_at": "line_search_points",
     "pace_reference": "problem.reference_steps",
     "rate_scale": "step_scale",
     "proximal": "prox",
