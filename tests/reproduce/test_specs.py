@@ -1,6 +1,7 @@
 """The paper's experiments as specs."""
 
 import tomllib
+from typing import Any
 
 import numpy as np
 from reproduce.specs import (
