@@ -459,8 +459,8 @@ def _residuals(
     """Softmax probabilities minus one-hot labels."""
     p: NDArray[np.floating] = np.exp(scores - scores.max(axis=-1, keepdims=True))
     p /= p.sum(axis=-1, keepdims=True)
-    own = labels[..., None]
-    np.put_along_axis(p, own, np.take_along_axis(p, own, -1) - 1, axis=-1)
+    column = labels[..., None]
+    np.put_along_axis(p, column, np.take_along_axis(p, column, -1) - 1, axis=-1)
     return p
 
 

@@ -2,7 +2,9 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from hewfl import __version__
@@ -29,3 +31,32 @@ def test_help_names_every_command() -> None:
     commands = ("demo", "run", "tune", "resume", "ls", "report", "paper", "certify")
     for name in (*commands, "study", "data", "spec", "version"):
         assert name in result.output
+
+
+@pytest.mark.parametrize(
+    ("words", "new"),
+    [
+        (["run", "a.toml", "--root", "here"], "--runs-dir"),
+        (["tune", "a.toml", "--root=here"], "--runs-dir"),
+        (["paper", "fig1", "--root", "here"], "--runs-dir"),
+        (["report", "here", "--every", "3"], "--interval"),
+    ],
+)
+def test_an_old_option_is_refused_by_an_error_that_names_the_new_one(
+    words: list[str], new: str
+) -> None:
+    result = runner.invoke(app, words)
+    assert result.exit_code == 2
+    assert f"is now {new}" in result.output
+
+
+def test_without_a_checkout_the_reproduction_says_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "site" / "hewfl" / "__init__.py"
+    monkeypatch.setattr("hewfl.__file__", str(place))
+    for command in ("paper", "study"):
+        result = runner.invoke(app, [command, "--quick"])
+        assert result.exit_code == 1
+        assert f"python -m reproduce {command}" in result.output
+        assert len(result.output.splitlines()) == 1

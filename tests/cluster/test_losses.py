@@ -13,8 +13,11 @@ import pytest
 
 from hewfl.errors import HewError
 from hewfl.experiments.dask_executor import Cluster, cluster_at
+from hewfl.experiments.executor import Progress
+from hewfl.experiments.run import run_all
 from tests.cluster.processes import PATIENCE, Processes, processes, until
 from tests.cluster.tasks import begun, marked_tasks
+from tests.cluster.test_runs import begun_folder, files_below, own_data
 
 pytestmark = pytest.mark.cluster
 COUNT = 8
@@ -96,3 +99,26 @@ def test_workers_die_and_join_and_the_scheduler_is_lost(
         tasks = marked_tasks(1, tmp_path / "o", 0.1)
         with pytest.raises(HewError, match=r"a worker has no hewfl\.experiments"):
             cluster.execute(tasks, lambda *_: None, lambda _: None)
+
+
+def test_a_run_survives_the_loss_of_a_worker_that_holds_its_data(
+    fragile: Processes, tmp_path: Path
+) -> None:
+    class Killing(Progress):
+        """Kills a worker when the first task has ended."""
+
+        def step(self, task: int, done: int) -> None:  # noqa: ARG002 - any task
+            if done == 3 and "a" in fragile.alive:
+                fragile.kill("a")
+
+    data = own_data(tmp_path)
+    seeds = {"seeds": [0, 1, 2, 3], "rounds": 3}
+    here, there = (
+        begun_folder(data, tmp_path / root, **seeds) for root in ("here", "there")
+    )
+    run_all([here], jobs=0, progress=Progress())
+    with cluster_at(fragile.address) as cluster:
+        cluster.client.wait_for_workers(2)
+        run_all([there], jobs=0, progress=Killing(), cluster=cluster)
+    assert "a" not in fragile.alive
+    assert files_below(there.path) == files_below(here.path)

@@ -1,5 +1,6 @@
 """Runs on a cluster: the same bytes as on one machine; data and code travel."""
 
+import os
 import tomllib
 import warnings
 from pathlib import Path
@@ -77,6 +78,27 @@ def test_a_run_leaves_the_same_bytes_and_its_data_travel(
     copies = [path.read_bytes() for path in paths if path.exists()]
     assert copies
     assert set(copies) == {data.read_bytes()}
+
+
+@pytest.mark.data
+@pytest.mark.skipif("HEWFL_DATA" not in os.environ, reason="HEWFL_DATA is not set")
+def test_a_data_set_of_the_catalogue_travels(
+    tmp_path: Path,
+) -> None:
+    table = tomllib.loads(TEXT) | {"data": {"name": "fashion_mnist", "subsample": 200}}
+    table |= {"rounds": 1, "seeds": [0], "audit_every": 0}
+    spec = spec_from_table(table)
+    here, there = (folder_for(spec, tmp_path / root) for root in ("here", "there"))
+    run_all([here], jobs=0, progress=Progress())
+    with processes(tmp_path / "apart") as started:
+        started.place.mkdir()
+        started.scheduler()
+        started.worker("a", HEWFL_DATA="")
+        with cluster_at(started.address) as cluster:
+            run_all([there], jobs=0, progress=Progress(), cluster=cluster)
+        files = input_files([spec])
+        assert all((started.cache("a") / "files" / f.path).is_file() for f in files)
+    assert files_below(there.path) == files_below(here.path)
 
 
 def test_a_half_done_run_of_one_machine_goes_on_elsewhere_and_back(

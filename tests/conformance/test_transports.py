@@ -1,7 +1,7 @@
 """Every rule in every transport: one decision, wherever the displacements lie.
 
-The simulator's matrix is the measure. The replies of a federation are `ChunkedDisplacements`; the
-ranks of a torch job are real processes over gloo.
+The simulator's matrix is the measure. The replies of a federation are
+`ChunkedDisplacements`; the ranks of a torch job are real processes over gloo.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from tests.conformance.rounds import step_of
 from tests.conformance.test_algorithms import ALGORITHMS, Case
 from tests.torch.pool import Pool
 from tests.torch.scenarios import Plan, play, quadratic
-from tests.torch.test_rounds import branch
+from tests.torch.test_sync import branch
 
 from hewfl import Cohort, Entry, InvalidInputError, LocalPlan, Round
 from hewfl.displacements.chunked import ChunkedDisplacements

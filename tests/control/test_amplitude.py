@@ -99,10 +99,10 @@ def on_the_grid(c: Coefficients, i: int) -> Coefficients:
 def test_no_amplitude_of_a_grid_is_better_alone(variant: Variant, seed: int) -> None:
     c = federation(seed, variant)
     _, top = ends(c)
-    found = c.gain(top)
+    result = c.gain(top)
     for i in range(len(top)):
         best = on_the_grid(c, i).gain(GRID).max()
-        assert found[i] >= best - RELATIVE * (abs(best) + 1)
+        assert result[i] >= best - RELATIVE * (abs(best) + 1)
 
 
 @variants
@@ -115,11 +115,11 @@ def test_no_amplitude_of_a_grid_is_better_at_its_weight(
     w = np.random.default_rng(seed).dirichlet(np.ones(len(low)))
     theta = best_at_weight(c, w, low, top)
     assert ((theta >= low) & (theta <= top)).all()
-    found = -w * c.gain(theta) + 0.5 * w**2 * c.risk(theta)
+    result = -w * c.gain(theta) + 0.5 * w**2 * c.risk(theta)
     for i, w_i in enumerate(w):
         grid = on_the_grid(c, i)
         best = (-w_i * grid.gain(GRID) + 0.5 * w_i**2 * grid.risk(GRID)).min()
-        assert found[i] <= best + RELATIVE * (abs(best) + 1)
+        assert result[i] <= best + RELATIVE * (abs(best) + 1)
 
 
 @variants
@@ -133,12 +133,12 @@ def test_no_amplitude_of_a_grid_is_better_at_the_threshold(
     if lam <= 0:
         return
     theta = best_at_threshold(c, lam, low, top)
-    found = (c.gain(theta) - lam) / np.sqrt(c.risk(theta))
+    result = (c.gain(theta) - lam) / np.sqrt(c.risk(theta))
     for i in range(len(low)):
         grid = on_the_grid(c, i)
         ratio = (grid.gain(GRID) - lam) / np.sqrt(grid.risk(GRID))
         if ratio.max() > 0:  # below the threshold a client takes no part
-            assert found[i] >= ratio.max() * (1 - 1e-9)
+            assert result[i] >= ratio.max() * (1 - 1e-9)
 
 
 @variants

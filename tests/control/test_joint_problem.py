@@ -291,10 +291,10 @@ def test_without_the_tie_rule_clients_are_trapped(rng: np.random.Generator) -> N
         low, high = problem[2].amplitude_min, problem[2].amplitude_max
         start = low * (high / low) ** rng.random(3)
         best = global_control(*problem).value - clipped_gap(*problem[1:])
-        kept = sweeps(problem, "paper", start, keep=True)[-1]
+        saved = sweeps(problem, "paper", start, keep=True)[-1]
         ruled = sweeps(problem, "paper", start)[-1]
         assert ruled == pytest.approx(best, rel=1e-6)
-        trapped += kept - best > 1e-4 * abs(best)
+        trapped += saved - best > 1e-4 * abs(best)
     assert trapped >= 5
 
 
@@ -547,8 +547,8 @@ def printed_sweeps(theta: Any, epsilon: float) -> tuple[Any, Any, int]:
         old = first if sweep == 1 else old
         for i, here in enumerate(each):
             risk = variance_bound(grid, here, "sharp")
-            own = w[i] * gain(grid, here, "sharp") - w[i] ** 2 / 2 * risk
-            theta[i] = grid[np.argmax(own)] if w[i] > 0 else alone[i]
+            value = w[i] * gain(grid, here, "sharp") - w[i] ** 2 / 2 * risk
+            theta[i] = grid[np.argmax(value)] if w[i] > 0 else alone[i]
         new = float(round_bound(w, theta, FEW, STATE, WIDE, variant="sharp"))
         if old - new <= epsilon:
             break
@@ -565,16 +565,18 @@ def test_algorithm_4_starts_and_stops_where_it_is_told(
     start: Any, epsilon: float
 ) -> None:
     more: dict[str, Any] = {"variant": "sharp", "solver": "alternating"}
-    found = predictive_control(FEW, STATE, WIDE, start=start, tolerance=epsilon, **more)
+    result = predictive_control(
+        FEW, STATE, WIDE, start=start, tolerance=epsilon, **more
+    )
     best = predictive_control(FEW, STATE, WIDE, variant="sharp")
     tops = predictive_control(FEW, STATE, WIDE, start=start, tolerance=0.0, **more)
     w, theta, sweeps = printed_sweeps(np.broadcast_to(start, 3).copy(), epsilon)
-    assert found.sweeps == sweeps
-    np.testing.assert_allclose(found.weights, w, atol=1e-2)
-    np.testing.assert_allclose(found.amplitudes, theta, atol=1e-2)
-    assert found.lower_bound <= best.value * (1 + 1e-12) <= found.value * (1 + 2e-12)
+    assert result.sweeps == sweeps
+    np.testing.assert_allclose(result.weights, w, atol=1e-2)
+    np.testing.assert_allclose(result.amplitudes, theta, atol=1e-2)
+    assert result.lower_bound <= best.value * (1 + 1e-12) <= result.value * (1 + 2e-12)
     assert tops.value == pytest.approx(best.value, rel=1e-9)
-    assert found.status == f"stopped: a sweep gained at most {epsilon}"
+    assert result.status == f"stopped: a sweep gained at most {epsilon}"
 
 
 def test_a_start_outside_the_box_or_for_the_other_solver_is_named() -> None:

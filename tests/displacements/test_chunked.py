@@ -58,13 +58,13 @@ def test_products_are_those_of_the_matrix(
 ) -> None:
     pieces, matrix = in_pieces(rng, n, kind, based=based)
     g = rng.standard_normal(matrix.shape[1])
-    found = round_products(pieces, g, 1.7)
+    result = round_products(pieces, g, 1.7)
     known = round_products(as_dense("displacements", matrix), g, 1.7)
     size = max(float(np.abs(known.gram).max()), 1e-3)
-    assert np.abs(found.gram - known.gram).max() <= 1e-13 * size
+    assert np.abs(result.gram - known.gram).max() <= 1e-13 * size
     unit = max(float(np.abs(known.linear).max()), size)
-    assert np.abs(found.linear - known.linear).max() <= 1e-12 * unit
-    assert found.offset == pytest.approx(known.offset, rel=1e-11, abs=1e-12)
+    assert np.abs(result.linear - known.linear).max() <= 1e-12 * unit
+    assert result.offset == pytest.approx(known.offset, rel=1e-11, abs=1e-12)
 
 
 @pytest.mark.parametrize("n", [2, 7, FEW_CLIENTS + 9])
@@ -75,23 +75,23 @@ def test_a_reference_that_is_not_formed(
     pieces, matrix = in_pieces(rng, n)
     u = -rng.uniform(0.5, 2.0, n) / (n * ground)
     g, L = u @ matrix, 1.25
-    found = post_local_weights(pieces, LinearCombination(u), L)
+    result = post_local_weights(pieces, LinearCombination(u), L)
     known = post_local_weights(matrix, g, L)
     size = np.abs(matrix @ g).max() + L * (matrix**2).sum(axis=1).max()
-    for weights in (found.weights, known.weights):
+    for weights in (result.weights, known.weights):
         assert data_gap(matrix, g, L, weights) <= CERTIFIED * size
-    assert data_gap(pieces, LinearCombination(u), L, found.weights) <= CERTIFIED * size
-    assert float(found.value) == pytest.approx(float(known.value), abs=1e-11 * size)
-    np.testing.assert_allclose(found.weights, known.weights, atol=1e-8)
+    assert data_gap(pieces, LinearCombination(u), L, result.weights) <= CERTIFIED * size
+    assert float(result.value) == pytest.approx(float(known.value), abs=1e-11 * size)
+    np.testing.assert_allclose(result.weights, known.weights, atol=1e-8)
 
 
 def test_it_is_formed_where_products_cannot_tell(rng: np.random.Generator) -> None:
     tiny = in_pieces(rng, 1)[1] * 1e-200
     both = np.vstack([tiny, 2 * tiny])
     u = np.array([-0.5, -0.5])
-    found = post_local_weights(both, LinearCombination(u), 1.25)
+    result = post_local_weights(both, LinearCombination(u), 1.25)
     known = post_local_weights(both, u @ both, 1.25)
-    np.testing.assert_allclose(found.weights, known.weights, atol=1e-9)
+    np.testing.assert_allclose(result.weights, known.weights, atol=1e-9)
 
 
 @pytest.mark.parametrize("n", [1, 3])
@@ -102,12 +102,12 @@ def test_equal_clients_are_read_once(
     one, matrix = in_pieces(rng, 1)
     equal, u = one.take(np.zeros(n, dtype=np.int64)), np.full(n, -1 / n)
     monkeypatch.setattr(gram, "_true_sizes", None)  # the slow way
-    found = round_products(equal, -matrix[0], 3.0)
-    assert not found.gram.any()
-    assert not found.linear.any()
-    assert found.offset == pytest.approx(0.5 * (matrix**2).sum(), rel=1e-12)
-    own = round_products(equal, LinearCombination(u), 3.0)
-    assert own.offset == pytest.approx(found.offset, rel=1e-12)
+    result = round_products(equal, -matrix[0], 3.0)
+    assert not result.gram.any()
+    assert not result.linear.any()
+    assert result.offset == pytest.approx(0.5 * (matrix**2).sum(), rel=1e-12)
+    from_sum = round_products(equal, LinearCombination(u), 3.0)
+    assert from_sum.offset == pytest.approx(result.offset, rel=1e-12)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
@@ -126,9 +126,9 @@ def test_one_client_that_is_not_finite_is_named(
 def test_a_part_of_the_clients(rng: np.random.Generator) -> None:
     pieces, matrix = in_pieces(rng, 6)
     u = -np.ones(6) / 6
-    found = post_local_weights(pieces, LinearCombination(u), 1.25, active=[1, 2, 5])
+    result = post_local_weights(pieces, LinearCombination(u), 1.25, active=[1, 2, 5])
     known = post_local_weights(matrix, u @ matrix, 1.25, active=[1, 2, 5])
-    np.testing.assert_allclose(found.weights, known.weights, atol=1e-9)
+    np.testing.assert_allclose(result.weights, known.weights, atol=1e-9)
 
 
 def test_many_clients_of_few_parameters(rng: np.random.Generator) -> None:
@@ -138,8 +138,8 @@ def test_many_clients_of_few_parameters(rng: np.random.Generator) -> None:
     pieces = ChunkedDisplacements((tuple(ends),), x)
     u = -np.ones(n) / n
     matrix = ends.astype(np.float64) - x
-    found = post_local_weights(pieces, LinearCombination(u), 1.25)
-    assert data_gap(matrix, u @ matrix, 1.25, found.weights) <= 1e-12
+    result = post_local_weights(pieces, LinearCombination(u), 1.25)
+    assert data_gap(matrix, u @ matrix, 1.25, result.weights) <= 1e-12
 
 
 @pytest.mark.parametrize("based", [True, False])
@@ -148,10 +148,10 @@ def test_sums(kind: Any, based: bool, rng: np.random.Generator) -> None:
     pieces, matrix = in_pieces(rng, 6, kind, based=based)
     W = rng.standard_normal((2, 6))
     W[:, 2] = 0.0
-    found = combine(pieces, W)
-    assert found.dtype == np.float64
-    np.testing.assert_allclose(found, W @ matrix, atol=1e-13)
-    np.testing.assert_allclose(combine(pieces, W[0]), found[0], atol=1e-13)
+    result = combine(pieces, W)
+    assert result.dtype == np.float64
+    np.testing.assert_allclose(result, W @ matrix, atol=1e-13)
+    np.testing.assert_allclose(combine(pieces, W[0]), result[0], atol=1e-13)
     here = pieces.columns(200, 700)
     np.testing.assert_allclose(combine(here, W), (W @ matrix)[:, 200:700], atol=1e-13)
     narrow = matrix.astype(np.float32)
@@ -171,8 +171,8 @@ def test_nobody_has_weight(based: bool, rng: np.random.Generator) -> None:
 def test_standing_still_besides(rng: np.random.Generator) -> None:
     for based in (True, False):
         pieces, matrix = in_pieces(rng, 3, based=based)
-        found = pieces.append_zero().astype(np.float64)
-        assert np.array_equal(found, np.vstack([matrix, np.zeros_like(matrix[:1])]))
+        result = pieces.append_zero().astype(np.float64)
+        assert np.array_equal(result, np.vstack([matrix, np.zeros_like(matrix[:1])]))
 
 
 def test_standing_still_is_zero_under_a_finer_base(rng: np.random.Generator) -> None:

@@ -41,22 +41,22 @@ def a_round(rng: np.random.Generator) -> tuple[Round, Round, ControlVariates]:
 
 def test_variates_of_pieces_in_place(rng: np.random.Generator) -> None:
     round_, known, variates = a_round(rng)
-    own, server = variates.clients.copy(), variates.server.copy()
+    clients, server = variates.clients.copy(), variates.server.copy()
     expected = variates.after(known)
-    assert np.array_equal(variates.clients, own)
+    assert np.array_equal(variates.clients, clients)
     ground = np.array([0.3, 0.2, 3.5])
     per_gradient = known.displacements.matrix() / ground[:, None]
-    by_hand = own.copy()
+    by_hand = clients.copy()
     by_hand[[1, 2, 4]] -= server + per_gradient
     np.testing.assert_allclose(expected.clients, by_hand, rtol=1e-12, atol=1e-13)
     np.testing.assert_allclose(expected.server, by_hand.mean(axis=0), atol=1e-13)
     held = in_place(variates)
     noted = held.after(round_)
-    assert np.array_equal(noted.clients, own)  # only noted so far
-    found = commit(noted)
-    assert found.clients is variates.clients
-    np.testing.assert_allclose(found.clients, expected.clients, atol=1e-13)
-    np.testing.assert_allclose(found.server, expected.server, atol=1e-13)
+    assert np.array_equal(noted.clients, clients)  # only noted so far
+    result = commit(noted)
+    assert result.clients is variates.clients
+    np.testing.assert_allclose(result.clients, expected.clients, atol=1e-13)
+    np.testing.assert_allclose(result.server, expected.server, atol=1e-13)
 
 
 def test_variates_are_the_mean_gradients_where_these_are_sent(
@@ -64,18 +64,18 @@ def test_variates_are_the_mean_gradients_where_these_are_sent(
 ) -> None:
     """As under an adaptive optimiser; displacements and step sizes do not matter."""
     round_, known, variates = a_round(rng)
-    own = variates.clients.copy()
-    means = rng.standard_normal((3, own.shape[1])).astype(np.float32)
+    clients = variates.clients.copy()
+    means = rng.standard_normal((3, clients.shape[1])).astype(np.float32)
     sent = as_dense("gradients", means)
-    by_hand = own.copy()
+    by_hand = clients.copy()
     by_hand[[1, 2, 4]] = means
-    found = variates.after(replace(known, gradients=sent))
-    assert np.array_equal(found.clients, by_hand)
-    np.testing.assert_allclose(found.server, by_hand.mean(axis=0), atol=1e-13)
-    assert np.array_equal(variates.clients, own)
+    result = variates.after(replace(known, gradients=sent))
+    assert np.array_equal(result.clients, by_hand)
+    np.testing.assert_allclose(result.server, by_hand.mean(axis=0), atol=1e-13)
+    assert np.array_equal(variates.clients, clients)
     commit(in_place(variates).after(replace(round_, gradients=sent)))
     assert np.array_equal(variates.clients, by_hand)
-    assert np.array_equal(variates.server, found.server)
+    assert np.array_equal(variates.server, result.server)
     huge = replace(round_, gradients=as_dense("gradients", np.full((3, 4), 1e300)))
     with pytest.raises(InvalidInputError, match="`mean gradients and c` must be below"):
         commit(in_place(variates).after(huge))
@@ -104,10 +104,10 @@ def test_variates_that_may_overflow_are_left_alone(
         x = np.zeros(round_.displacements.d)
         rows = tuple(np.full(len(x), s) for s in (1e300, 1.0, 1.0))
         round_ = replace(round_, displacements=ChunkedDisplacements((rows,), x))
-    own = variates.clients.copy()
+    clients = variates.clients.copy()
     with pytest.raises(InvalidInputError, match="below 1e\\+290 in size"):
         commit(in_place(variates).after(round_))
-    assert np.array_equal(variates.clients, own)
+    assert np.array_equal(variates.clients, clients)
 
 
 def test_the_start(rng: np.random.Generator) -> None:

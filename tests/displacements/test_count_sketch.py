@@ -31,10 +31,10 @@ def test_inner_products_are_right_on_average(kind: str) -> None:
         x, y = np.ones_like(x), np.ones_like(x)
     if kind == "periodic":
         x = np.resize(x[:K], x.shape)
-    found = products(x, y)
+    result = products(x, y)
     allowed = np.sqrt((x @ x * (y @ y) + (x @ y) ** 2) / K)
-    assert abs(found.mean() - x @ y) < 4 * allowed / np.sqrt(len(found))
-    assert found.std() < 1.25 * allowed
+    assert abs(result.mean() - x @ y) < 4 * allowed / np.sqrt(len(result))
+    assert result.std() < 1.25 * allowed
 
 
 def test_signs_follow_from_the_seed() -> None:
@@ -75,10 +75,10 @@ def test_pieces_make_the_whole(library: str) -> None:
 def test_other_precisions_are_summed_as_they_are(kind: str) -> None:
     """Rows of halves are widened before they are added."""
     x = torch.tensor(vectors(50 * K)[0]).to(getattr(torch, kind))
-    found = CountSketch(K, 3).of([x.view(50, K)])
-    assert found.dtype == torch.float64
+    result = CountSketch(K, 3).of([x.view(50, K)])
+    assert result.dtype == torch.float64
     expected = CountSketch(K, 3).of([x.double()])
-    assert torch.allclose(found, expected, rtol=0, atol=2e-5)
+    assert torch.allclose(result, expected, rtol=0, atol=2e-5)
 
 
 @pytest.mark.parametrize("library", ["numpy", "torch"])
@@ -106,10 +106,10 @@ def test_a_list_of_pieces_is_one_vector(path: str, library: str) -> None:
     x, y = (v.astype(np.float32) for v in vectors(70 * K + 9))
     as_given = np.asarray if library == "numpy" else torch.tensor
     pieces = [as_given(part) for part in np.split(x, [5, 5, K, 3 * K + 7, len(x) - 1])]
-    found, whole = (CountSketch(K, 3).empty(as_given(x)) for _ in range(2))
-    CountSketch(K, 3).add(found, pieces, 11, as_given(y))
+    result, whole = (CountSketch(K, 3).empty(as_given(x)) for _ in range(2))
+    CountSketch(K, 3).add(result, pieces, 11, as_given(y))
     CountSketch(K, 3).add(whole, as_given(x), 11, as_given(y))
-    assert np.asarray(found).tobytes() == np.asarray(whole).tobytes()
+    assert np.asarray(result).tobytes() == np.asarray(whole).tobytes()
     assert path
 
 
@@ -123,9 +123,9 @@ def test_many_rows_at_a_time_are_as_one_by_one() -> None:
     """What accelerators are given, on the host."""
     x = torch.tensor(vectors(300 * K)[0])
     sketch = CountSketch(K, 3)
-    found, rows = sketch.empty(x), sketch._rows(0, 300)
-    _add_on_device(found, x.view(300, K), sketch._table(x), *rows)
-    assert torch.allclose(found, sketch.of([x]), atol=1e-10)
+    result, rows = sketch.empty(x), sketch._rows(0, 300)
+    _add_on_device(result, x.view(300, K), sketch._table(x), *rows)
+    assert torch.allclose(result, sketch.of([x]), atol=1e-10)
 
 
 def test_nothing_cannot_be_sketched() -> None:

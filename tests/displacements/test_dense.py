@@ -69,11 +69,11 @@ def test_products_are_the_weight_problem(
     given = {"vector": g["vector"], "sum": LinearCombination(u), "none": None}[
         reference
     ]
-    found = as_dense("displacements", D).products(given, lam)
+    result = as_dense("displacements", D).products(given, lam)
     for w in rng.dirichlet(np.ones(5), 4):
         step = w @ D
         known = g[reference] @ step + lam / 2 * step @ step
-        value = found.linear @ w + lam / 2 * w @ found.gram @ w + found.offset
+        value = result.linear @ w + lam / 2 * w @ result.gram @ w + result.offset
         assert value == pytest.approx(known, rel=1e-11)
 
 
@@ -99,9 +99,9 @@ def test_narrow_numbers_are_summed_wide(n: int, rng: np.random.Generator) -> Non
     """More columns than fit into one block, which do not divide into blocks."""
     D = rng.standard_normal((n, 70_001)).astype(np.float32)
     w = rng.standard_normal(n)
-    found = as_dense("displacements", D).combine(w)
-    assert found.dtype == np.float64
-    np.testing.assert_allclose(found, w @ D.astype(np.float64), atol=1e-14)
+    result = as_dense("displacements", D).combine(w)
+    assert result.dtype == np.float64
+    np.testing.assert_allclose(result, w @ D.astype(np.float64), atol=1e-14)
 
 
 @pytest.mark.parametrize("form", FORMS)

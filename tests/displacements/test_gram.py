@@ -63,13 +63,13 @@ def test_bad_calls_fail_instead_of_crashing() -> None:
         with pytest.raises(ValueError, match="outside the rows"):
             kernels.shifted([row, row], b"\1\1", lo, count, origin, 1.0, stride, out)
     rate = np.ones(2)
-    for rates, server, own in [
+    for rates, server, variates in [
         (rate[:1], row, [row, row]),
         (rate, short, [row, row]),
         (rate, row, [row, short]),
     ]:
         with pytest.raises(ValueError, match="shorter than its declared shape"):
-            kernels.advance([row, row], b"\1\1", 5, rates, server, own)
+            kernels.advance([row, row], b"\1\1", 5, rates, server, variates)
     with pytest.raises(IndexError):
         kernels.advance([row, row], b"\1\1", 5, rate, row, [row])
     fixed = np.zeros(5)
@@ -88,11 +88,11 @@ def test_plain_products_of_parts_are_the_weight_problem(
     g = V[n] if given else np.zeros(60)
     parts = [as_dense("part", V[: n + given, lo : lo + 20]) for lo in (0, 20, 40)]
     each = [vector_products(part, 1) for part in parts]
-    assert {found.exponent for found in each} == {0}
+    assert {result.exponent for result in each} == {0}
     whole = RoundProducts(
-        np.sum([found.gram for found in each], axis=0),
-        np.sum([found.linear for found in each], axis=0),
-        float(np.sum([found.offset for found in each])),
+        np.sum([result.gram for result in each], axis=0),
+        np.sum([result.linear for result in each], axis=0),
+        float(np.sum([result.offset for result in each])),
         0,
     )
     problem = weight_problem(whole, n, lam)

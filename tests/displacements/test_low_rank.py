@@ -53,9 +53,9 @@ def test_references_that_are_not_vectors(
     D = rng.standard_normal((n, d)) + 0.3
     u = np.full(n, -1.4 / n)
     g = np.zeros(d) if reference == "none" else u @ D
-    found = post_local_weights(
+    result = post_local_weights(
         D, None if reference == "none" else LinearCombination(u), 1.1
     )
     known = post_local_weights(D, g, 1.1)
-    assert found.weights == pytest.approx(known.weights, abs=1e-9)
-    assert data_gap(D, g, 1.1, found.weights) <= 1e-11
+    assert result.weights == pytest.approx(known.weights, abs=1e-9)
+    assert data_gap(D, g, 1.1, result.weights) <= 1e-11

@@ -32,17 +32,17 @@ def test_an_answer_follows_the_units_of_the_data(
     D = rng.standard_normal(shape) + 0.5
     g, lam = 20 * rng.standard_normal(shape[1]), 1.5
     known = post_local_weights(D, g, lam)
-    found = post_local_weights(
+    result = post_local_weights(
         np.ldexp(D, p), np.ldexp(g, q), float(np.ldexp(lam, q - p))
     )
-    assert np.abs(found.weights - known.weights).max() <= WEIGHTS
+    assert np.abs(result.weights - known.weights).max() <= WEIGHTS
     unit = float(np.ldexp(1.0, p + q))
     size = np.abs(known.value) + known.multipliers.max()
-    assert float(found.value) / unit == pytest.approx(float(known.value), rel=EXACT)
+    assert float(result.value) / unit == pytest.approx(float(known.value), rel=EXACT)
     np.testing.assert_allclose(
-        found.multipliers / unit, known.multipliers, rtol=EXACT, atol=EXACT * size
+        result.multipliers / unit, known.multipliers, rtol=EXACT, atol=EXACT * size
     )
-    assert float(found.gap) / unit <= 1e-9 * size
+    assert float(result.gap) / unit <= 1e-9 * size
 
 
 @pytest.mark.parametrize("shape", [FEW, (600, 6)], ids=["few", "flat"])
@@ -51,27 +51,27 @@ def test_all_parts_of_an_answer_are_those_of_the_gram_matrix(
 ) -> None:
     D, g = rng.standard_normal(shape) + 0.5, 50 * rng.standard_normal(shape[1])
     lam = 3.0
-    found = post_local_weights(D, g, lam)
+    result = post_local_weights(D, g, lam)
     known = solve_simplex_qp(D @ D.T, D @ g, curvature=lam)
-    assert float(found.value) == pytest.approx(float(known.value), rel=1e-9)
+    assert float(result.value) == pytest.approx(float(known.value), rel=1e-9)
     size = known.multipliers.max()
     assert size > 1  # somebody has no weight
-    np.testing.assert_allclose(found.multipliers, known.multipliers, atol=1e-9 * size)
-    assert np.array_equal(found.support, found.weights > 0)
-    assert found.status == known.status
+    np.testing.assert_allclose(result.multipliers, known.multipliers, atol=1e-9 * size)
+    assert np.array_equal(result.support, result.weights > 0)
+    assert result.status == known.status
 
 
 def test_an_answer_for_some_clients_is_whole(rng: np.random.Generator) -> None:
     D, g = rng.standard_normal((9, 30)) + 0.5, rng.standard_normal(30)
     some = np.array([1, 4, 5, 8])
-    found = post_local_weights(D, g, 1.5, active=some)
+    result = post_local_weights(D, g, 1.5, active=some)
     alone = post_local_weights(D[some], g, 1.5)
     others = np.setdiff1d(np.arange(9), some)
     for name in ("weights", "multipliers", "support"):
-        assert np.array_equal(getattr(found, name)[some], getattr(alone, name))
-        assert not getattr(found, name)[others].any()
+        assert np.array_equal(getattr(result, name)[some], getattr(alone, name))
+        assert not getattr(result, name)[others].any()
     for name in ("value", "gap", "iterations", "status"):
-        assert getattr(found, name) == getattr(alone, name)
+        assert getattr(result, name) == getattr(alone, name)
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.float64])

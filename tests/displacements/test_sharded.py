@@ -23,20 +23,20 @@ MACHINES = 3
 
 def on_all(rows: Any, ask: Callable[[ShardedDisplacements, slice], T]) -> list[T]:
     """What each of three machines answers, that hold a third of the columns each."""
-    barrier, told = threading.Barrier(MACHINES), {}
+    barrier, values_of = threading.Barrier(MACHINES), {}
     ends = np.linspace(0, rows.shape[1], MACHINES + 1).astype(int)
 
     def answer(k: int) -> T:
         def summed(values: Float64[Array, " k"]) -> Float64[Array, " k"]:
-            told[k] = values
+            values_of[k] = values
             barrier.wait(timeout=20)
-            total: Array = np.sum([told[i] for i in range(MACHINES)], axis=0)
+            total: Array = np.sum([values_of[i] for i in range(MACHINES)], axis=0)
             barrier.wait(timeout=20)
             return total
 
         here = slice(int(ends[k]), int(ends[k + 1]))
-        own = as_dense("rows", rows[:, here])
-        return ask(ShardedDisplacements(own, summed, rows.shape[1]), here)
+        shard = as_dense("rows", rows[:, here])
+        return ask(ShardedDisplacements(shard, summed, rows.shape[1]), here)
 
     with ThreadPoolExecutor(MACHINES) as pool:
         return list(pool.map(answer, range(MACHINES)))
@@ -69,9 +69,9 @@ def test_spread_vectors_answer_as_a_matrix_does(
             ours.from_matrix(2 * ours.matrix()).products(ours.combine(u), 1.0).linear,
         )
 
-    found = on_all(rows, ask)
+    result = on_all(rows, ask)
     mean = known.combine(u)
-    for one in found:
+    for one in result:
         assert one[0] == pytest.approx(known.gram(), rel=1e-12)
         assert one[1] == pytest.approx(known.inner(v), rel=1e-10)
         assert one[5] == pytest.approx(v @ w)
@@ -84,9 +84,9 @@ def test_spread_vectors_answer_as_a_matrix_does(
         assert differences == pytest.approx(
             np.subtract.outer(twice, twice), abs=1e-9 * np.abs(twice).max() + 1e-9
         )
-    assert np.concatenate([one[2] for one in found]) == pytest.approx(mean, rel=1e-12)
+    assert np.concatenate([one[2] for one in result]) == pytest.approx(mean, rel=1e-12)
     for k in (3, 4):
-        assert np.hstack([one[k] for one in found]) == pytest.approx(known.matrix())
+        assert np.hstack([one[k] for one in result]) == pytest.approx(known.matrix())
 
 
 def test_a_part_is_numpys_for_who_computes() -> None:
@@ -104,8 +104,8 @@ def test_a_common_part_takes_no_digits(rng: np.random.Generator) -> None:
     w = rng.dirichlet(np.ones(4), 3)
     for ours in on_all(rows, lambda spread, here: spread.products(g[here], 1.0)):
         for a, b in itertools.pairwise(w):
-            found, expected = ((a - b) @ p.linear for p in (ours, known))
-            assert found == pytest.approx(expected, rel=1e-9)
+            result, expected = ((a - b) @ p.linear for p in (ours, known))
+            assert result == pytest.approx(expected, rel=1e-9)
 
 
 def test_an_origin_far_outside_is_left(rng: np.random.Generator) -> None:
@@ -115,18 +115,18 @@ def test_an_origin_far_outside_is_left(rng: np.random.Generator) -> None:
     known = as_dense("rows", rows).products(None, 1.0)
     w = np.array([0.0, 0.4, 0.1, 0.2, 0.3])
     for ours in on_all(rows, lambda spread, _: spread.products(None, 1.0)):
-        found, expected = (
+        result, expected = (
             p.linear @ w + 0.5 * w @ p.gram @ w + p.offset for p in (ours, known)
         )
-        assert found == pytest.approx(expected, rel=1e-6)
+        assert result == pytest.approx(expected, rel=1e-6)
 
 
 def test_very_many_vectors_are_solved_with_the_other_machines() -> None:
     """Rows of few entries have a solver that reads them; parts are no whole rows."""
     rows = np.random.default_rng(3).standard_normal((300, 20))
     known = post_local_weights(rows, None, 1.0)
-    for found in on_all(rows, lambda ours, _: post_local_weights(ours, None, 1.0)):
-        assert found.weights == pytest.approx(known.weights, abs=1e-8)
+    for result in on_all(rows, lambda ours, _: post_local_weights(ours, None, 1.0)):
+        assert result.weights == pytest.approx(known.weights, abs=1e-8)
 
 
 @pytest.mark.parametrize("null", [False, True])
@@ -146,9 +146,9 @@ def test_weights_are_those_of_the_matrix(
         return post_local_weights(data, given, 1.3)
 
     expected = solved(as_dense("rows", rows), slice(None))
-    for found in on_all(rows, solved):
-        assert found.weights == pytest.approx(expected.weights, abs=1e-10)
-        assert float(found.value) == pytest.approx(float(expected.value), rel=1e-10)
+    for result in on_all(rows, solved):
+        assert result.weights == pytest.approx(expected.weights, abs=1e-10)
+        assert float(result.value) == pytest.approx(float(expected.value), rel=1e-10)
 
 
 def test_a_vector_that_is_not_finite_spoils_itself_only(
@@ -156,6 +156,6 @@ def test_a_vector_that_is_not_finite_spoils_itself_only(
 ) -> None:
     V = rng.standard_normal((4, 50))
     V[1, 7], V[3, 9] = np.nan, np.inf
-    found = vector_products(as_dense("vectors", V), 0)
-    assert np.isfinite(np.diagonal(found.gram)).tolist() == [True, False, True, False]
-    assert np.isfinite(found.gram[np.ix_([0, 2], [0, 2])]).all()
+    result = vector_products(as_dense("vectors", V), 0)
+    assert np.isfinite(np.diagonal(result.gram)).tolist() == [True, False, True, False]
+    assert np.isfinite(result.gram[np.ix_([0, 2], [0, 2])]).all()

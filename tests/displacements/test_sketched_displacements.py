@@ -29,11 +29,11 @@ def test_products_are_those_of_the_vectors() -> None:
     assert not isinstance(sketches, Displacements)
     assert sketches.gram() == pytest.approx(rows.gram(), abs=1e-12)
     some = np.array([3, 1, 4])
-    own = LinearCombination(np.array([0.2, 0.5, 0.1, 0.4]))
-    found = sketches.take(some).append_zero().products(own, 2.0)
-    expected = rows.take(some).append_zero().products(own, 2.0)
-    assert found.gram == pytest.approx(expected.gram, abs=1e-12)
-    assert found.linear == pytest.approx(expected.linear, abs=1e-12)
+    combination = LinearCombination(np.array([0.2, 0.5, 0.1, 0.4]))
+    result = sketches.take(some).append_zero().products(combination, 2.0)
+    expected = rows.take(some).append_zero().products(combination, 2.0)
+    assert result.gram == pytest.approx(expected.gram, abs=1e-12)
+    assert result.linear == pytest.approx(expected.linear, abs=1e-12)
 
 
 ENTRIES: dict[str, Callable[[SketchedDisplacements], object]] = {

@@ -48,8 +48,8 @@ def test_several_sums_in_one_pass(rng: np.random.Generator) -> None:
 def test_other_libraries_keep_their_kind(rng: np.random.Generator) -> None:
     D = torch.tensor(rng.standard_normal((3, 50))).bfloat16()
     w = np.array([0.5, 0.25, 0.25])
-    found = weighted_sum(as_dense("rows", D), w, kind=torch.bfloat16)
-    assert found.dtype == torch.bfloat16
+    result = weighted_sum(as_dense("rows", D), w, kind=torch.bfloat16)
+    assert result.dtype == torch.bfloat16
     wide = weighted_sum(as_dense("rows", D), w)
     assert np.asarray(wide) == pytest.approx(w @ D.double().numpy())
 
@@ -88,12 +88,12 @@ def test_a_length_is_found_at_any_size(kind: Any, size: float) -> None:
     x = np.random.default_rng(0).standard_normal(9_000).astype(kind) * kind(size)
     ends = x * kind(1.1)
     exact = ends.astype(np.float64) - x.astype(np.float64)
-    found = inner_with_sum(ChunkedDisplacements(((ends[:70],), (ends[70:],)), x))
-    assert found == pytest.approx(float(exact @ exact), rel=1e-12, abs=0.0)
+    result = inner_with_sum(ChunkedDisplacements(((ends[:70],), (ends[70:],)), x))
+    assert result == pytest.approx(float(exact @ exact), rel=1e-12, abs=0.0)
 
 
 def test_one_bad_vector_spoils_its_own_length_only(rng: np.random.Generator) -> None:
     ends = rng.standard_normal((3, 40)).astype(np.float32)
     ends[1, 7] = np.nan
-    found = inner_with_sum(ChunkedDisplacements((tuple(ends),)))
-    assert list(np.isnan(found)) == [False, True, False]
+    result = inner_with_sum(ChunkedDisplacements((tuple(ends),)))
+    assert list(np.isnan(result)) == [False, True, False]

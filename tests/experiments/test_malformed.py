@@ -16,7 +16,7 @@ from hewfl.errors import HewError
 from hewfl.experiments.run_folder import folder_for
 from hewfl.experiments.spec import SECTIONS, Spec, spec_from_table
 from hewfl.experiments.spec_lint import refuse_unused_fields
-from hewfl.experiments.user_code import check_own_code
+from hewfl.experiments.user_code import load_user_code
 from tests.experiments.runs import TEXT, table
 
 ODD: tuple[Any, ...] = (
@@ -49,7 +49,7 @@ def judged(given: dict[str, Any], place: Path) -> str | None:
     try:
         spec = spec_from_table(given, place)
         refuse_unused_fields(spec)
-        check_own_code(folder_for(spec, place).spec)
+        load_user_code(folder_for(spec, place).spec)
     except HewError as error:
         return str(error)
     return None

@@ -16,8 +16,8 @@ from hewfl.experiments.run_folder import Folder, open_folder
 from hewfl.federation import EpochSteps
 from hewfl.server.trace import RoundRecord
 from tests.experiments.runs import small
-from tests.experiments.test_folders import contents
 from tests.experiments.test_report import hostile_run, results_of
+from tests.experiments.test_run_folder import contents
 
 SIZES, BATCH, EPOCHS = np.array([5, 7, 13]), 4, (0.5, 1.0, 2.0, 3.0)
 
@@ -97,3 +97,17 @@ def test_a_manifest_without_its_round_is_said(copy: Folder) -> None:
     manifest.write_text(json.dumps({"state": "x"}))
     with pytest.raises(DataError, match=r"manifest\.json is damaged: .*delete "):
         run_all([copy], jobs=0, progress=Progress())
+
+
+def test_a_run_of_another_version_is_refused_in_one_sentence(copy: Folder) -> None:
+    spec, trace = copy.path / "spec.toml", copy.of_seed(0) / "trace.jsonl"
+    (copy.path / "checksums.json").unlink()
+    lines = trace.read_text()
+    trace.write_text(lines.replace('"entry":', '"lane":'))
+    with pytest.raises(DataError, match="another version of hewfl"):
+        results_of(copy)
+    spec.write_text(spec.read_text().replace("local_steps", "horizons"))
+    with pytest.raises(
+        DataError, match=r"another version of hewfl.*`clients\.local_st"
+    ):
+        open_folder(copy.path)

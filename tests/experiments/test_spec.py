@@ -156,7 +156,7 @@ def test_the_digest_sees_every_change() -> None:
         ("data.name=", "`data.name` must be a data set or a file; got ''"),
         (
             "tune.metric=validation_loss",
-            "`tune.metric` must be measured: only modules with data.validation_fraction",
+            "`tune.metric` must be measured: only modules with data.validation",
         ),
         ('tune.metric="loss"', "`tune.metric` must be one of 'objective'"),
         ("tune=3", "`tune` must be a table; got 3"),
@@ -265,7 +265,7 @@ def test_aggregators_are_read_with_their_fields() -> None:
             assert getattr(aggregator, name) == value
     bad = {"method": "krum", "step_scale": 0.5, "byzantine_fraction": 0.6}
     given["methods"] = [bad]
-    with pytest.raises(InvalidInputError, match="krum.byzantine_fraction"):
+    with pytest.raises(InvalidInputError, match=r"krum\.byzantine_fraction"):
         spec_from_table(given)
 
 
@@ -369,7 +369,7 @@ def test_scenarios_that_make_no_sense_are_refused(scenario: Any, text: str) -> N
         spec_from_table(table() | {"clients": {"scenario": scenario}})
 
 
-def test_an_amplitude_is_a_total_step_in_units_of_one_over_L() -> None:
+def test_an_amplitude_is_a_total_step_in_units_of_one_over_smoothness() -> None:
     two = np.array([1, 2])
     cohort = Cohort(two, two, two, two, 3)
     for given, expected in (

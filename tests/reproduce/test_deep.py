@@ -16,7 +16,7 @@ from reproduce.specs import (
     quick_deep,
 )
 
-from hewfl import HewHom, InvalidInputError, LocalSGD, Method
+from hewfl import HewHom, InvalidInputError, LocalSGD
 from hewfl.core.round import Cohort
 from hewfl.experiments.build_problem import build_problem, entries_of
 from hewfl.experiments.executor import Progress
@@ -98,14 +98,11 @@ def test_rates_of_a_module() -> None:
         MethodSpec("FedAvg", "b", {"amplitude": 2.0}),
         MethodSpec("HewHom", "c", {"amplitude": 1.0}),
     ]
-    entries = entries_of(spec, methods, 1 / rate)
-    plain, total, exact = (e.algorithm for e in entries)
-    assert isinstance(plain, Method)
-    assert isinstance(total, Method)
-    assert plain.local.learning_rate == pytest.approx(2 * rate)
-    assert total.local.total == pytest.approx(2 * rate * h)
-    assert isinstance(exact, HewHom)
-    assert exact.smoothness == pytest.approx(1 / (rate * h))
+    rules: list[Any] = [e.algorithm for e in entries_of(spec, methods, 1 / rate)]
+    assert rules[0].local.learning_rate == pytest.approx(2 * rate)
+    assert rules[1].local.total == pytest.approx(2 * rate * h)
+    assert isinstance(rules[2], HewHom)
+    assert rules[2].smoothness == pytest.approx(1 / (rate * h))
     with pytest.raises(InvalidInputError, match="step_scale"):
         MethodSpec("FedAvg", "a", {"step_scale": 0.0}).entry(1.0)
 

@@ -53,7 +53,7 @@ def test_rivals_are_given_what_hew_has() -> None:
     corrected = by_label["HEW (Alg. 2)"].demands
     assert fixed.demands.traffic == corrected.traffic  # variates, same start
     assert (fixed.demands.variates, fixed.demands.gradients) == (True, True)
-    nova = by_label["FedNova (uniform)"]
+    nova: Any = by_label["FedNova (uniform)"]
     assert nova.aggregator == NormalizedMean(by="equal")
     one, many = (by_label[f"minibatch SGD ({k})"] for k in ("one step", "H steps"))
     two = np.arange(2)

@@ -28,10 +28,10 @@ def test_chosen_minimisers_are_found_from_any_start(
     assert instance.weights is not None
     H, c = scaled_problem(instance)
     for start in (None, np.eye(n)[-1], np.full(n, 1 / n), instance.weights):
-        found = active_set(H, c, start)
-        assert found.solved
-        assert found.independent
-        assert np.abs(found.weights - instance.weights).max() <= WEIGHTS
+        result = active_set(H, c, start)
+        assert result.solved
+        assert result.independent
+        assert np.abs(result.weights - instance.weights).max() <= WEIGHTS
 
 
 @given(seed=st.integers(0, 10_000))
@@ -70,11 +70,11 @@ def test_ties_and_dependent_columns_end(rng: np.random.Generator) -> None:
         n = int(rng.integers(2, 9))
         D = rng.integers(-2, 3, (n, 3)).astype(float)
         H, c = D @ D.T / 16, rng.integers(-3, 4, n) / 16
-        found = active_set(H, c)
-        gradient = H @ found.weights + c
-        violation = found.weights @ gradient - gradient
-        scale = error_scale(np.sqrt(np.diagonal(H)), c, found.weights)
-        assert found.solved
+        result = active_set(H, c)
+        gradient = H @ result.weights + c
+        violation = result.weights @ gradient - gradient
+        scale = error_scale(np.sqrt(np.diagonal(H)), c, result.weights)
+        assert result.solved
         assert (violation <= 4 * OPTIMALITY * scale).all()
 
 

@@ -62,10 +62,10 @@ def test_the_size_of_a_batch_changes_nothing(
     whole = active_set(H, c)
     problem = DenseColumns(H, c)
     assert isinstance(problem, Columns)
-    found = column_generation(problem, batch)
-    assert found.solved
-    assert found.independent
-    assert np.abs(found.weights - whole.weights).max() <= WEIGHTS
+    result = column_generation(problem, batch)
+    assert result.solved
+    assert result.independent
+    assert np.abs(result.weights - whole.weights).max() <= WEIGHTS
 
 
 @pytest.mark.usefixtures("path")
@@ -75,9 +75,9 @@ def test_a_chosen_support_is_met_column_by_column(
 ) -> None:
     instance = problems.constructed_instance(rng, 40, 60, 9)
     assert instance.weights is not None
-    found = column_generation(DenseColumns(*scaled_problem(instance)), batch)
-    assert found.solved
-    assert np.abs(found.weights - instance.weights).max() <= WEIGHTS
+    result = column_generation(DenseColumns(*scaled_problem(instance)), batch)
+    assert result.solved
+    assert np.abs(result.weights - instance.weights).max() <= WEIGHTS
 
 
 @pytest.mark.usefixtures("path")

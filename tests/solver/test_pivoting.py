@@ -108,5 +108,5 @@ def test_sweeps_are_counted_and_limited(
     weights, sweeps, solved = block_pivoting(*both, np.ones((2, 5), np.bool_))
     assert sweeps.tolist() == [most, min(most, 2)]
     assert solved.tolist() == [False, most >= 2]
-    assert [found.dtype.name for found in (sweeps, solved)] == ["int64", "bool"]
+    assert [result.dtype.name for result in (sweeps, solved)] == ["int64", "bool"]
     np.testing.assert_allclose(weights.sum(-1), 1.0)

@@ -24,8 +24,8 @@ def test_the_inverse_is_that_of_the_lifted_matrix(rng: np.random.Generator) -> N
     border = border_of(H)
     for B in ([4, 7], [7, 1, 4], [20], [1, 20, 29, 3]):
         at = np.array(B)
-        found = border.inverse(at)
-        assert np.abs(found - P[np.ix_(at, at)]).max() <= 1e-10 * np.abs(P).max()
+        result = border.inverse(at)
+        assert np.abs(result - P[np.ix_(at, at)]).max() <= 1e-10 * np.abs(P).max()
 
 
 @pytest.mark.parametrize("held", [0, 1, 5, 11])

@@ -40,13 +40,13 @@ def test_answers_from_products_have_the_units_of_the_data(
     D = rng.standard_normal((n, n + 50))
     G, q = D @ D.T, 5 * D @ rng.standard_normal(n + 50)
     plain = solve_simplex_qp(G, q, curvature=2.5)
-    found = solve_gram(RoundProducts(np.ldexp(G, -40), np.ldexp(q, -40), 0.5, 40), 2.5)
-    assert np.abs(found.weights - plain.weights).max() <= WEIGHTS
+    result = solve_gram(RoundProducts(np.ldexp(G, -40), np.ldexp(q, -40), 0.5, 40), 2.5)
+    assert np.abs(result.weights - plain.weights).max() <= WEIGHTS
     offset = float(np.ldexp(0.5, 40))
-    assert float(found.value) == pytest.approx(float(plain.value) + offset)
+    assert float(result.value) == pytest.approx(float(plain.value) + offset)
     size = plain.multipliers.max()
     assert size > 1
-    np.testing.assert_allclose(found.multipliers, plain.multipliers, atol=1e-9 * size)
+    np.testing.assert_allclose(result.multipliers, plain.multipliers, atol=1e-9 * size)
 
 
 def large(rng: np.random.Generator, pull: float) -> tuple[Any, Any]:
@@ -101,9 +101,9 @@ def test_a_bad_matrix_is_named_by_its_place_in_a_stack(n: int) -> None:
     for wrong, text in ((skew, "symmetric"), (bad, "semidefinite")):
         with pytest.raises(InvalidInputError, match=rf"{text}.*\(problem 1\)"):
             solve_simplex_qp(np.stack([good, wrong]), q)
-        with pytest.raises(InvalidInputError, match=text) as told:
+        with pytest.raises(InvalidInputError, match=text) as message:
             solve_simplex_qp(wrong, q[0])
-        assert "problem" not in str(told.value)
+        assert "problem" not in str(message.value)
 
 
 @pytest.mark.parametrize(
@@ -126,8 +126,8 @@ def test_asymmetry_is_forgiven_as_the_kind_of_number_explains(
     G[0, 1] += skew
     given = G.tolist() if kind is list else G.astype(kind)
     if accepted:
-        found = solve_simplex_qp(given, np.zeros(3)).weights
-        assert np.abs(found - 1 / 3).max() <= skew
+        result = solve_simplex_qp(given, np.zeros(3)).weights
+        assert np.abs(result - 1 / 3).max() <= skew
     else:
         with pytest.raises(InvalidInputError, match="`gram` must be symmetric"):
             solve_simplex_qp(given, np.zeros(3))

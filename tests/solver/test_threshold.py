@@ -147,8 +147,8 @@ def test_a_chosen_solution_is_found(problem: Problem, threshold: float) -> None:
     w = np.maximum(levels, 0)
     w = w / w.sum() if w.any() else np.eye(len(w))[0]
     gains = np.where(w > 0, threshold + risks * w, threshold - 1.0)
-    found = threshold_weights(gains, risks).weights
-    assert risks * found == pytest.approx(risks * w, abs=1e-14)
+    answer_ = threshold_weights(gains, risks).weights
+    assert risks * answer_ == pytest.approx(risks * w, abs=1e-14)
 
 
 def test_one_client() -> None:

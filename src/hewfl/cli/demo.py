@@ -1,4 +1,4 @@
-"""`hewfl demo`: two comparisons on the built-in digits, honest clients and faulty ones."""
+"""`hewfl demo`: two comparisons on the built-in digits."""
 
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -71,8 +71,8 @@ def demo_spec() -> Spec:
 def faulty_demo_spec() -> Spec:
     """The digits again, shuffled; three of the twenty clients have random labels.
 
-    The objective is that of the other seventeen. No rule knows which they are, except the
-    oracle in the last row.
+    The objective is that of the other seventeen. Only the oracle in the last row knows
+    which clients they are.
     """
     amplitudes, scales = {"amplitude": WIDE}, {"step_scale": WIDE_SCALES}
     exact = {"kappa": 10.0, "normalize": "total_step", "cross_fit": False}

@@ -32,7 +32,7 @@ Address = Annotated[
 Chunk = Annotated[
     str | None,
     typer.Option(
-        help='Largest number of module replicas stepped at once: a number, or "auto" for as many '
+        help='Largest number of module replicas stepped at once, or "auto" for as many '
         "as fit into memory. Sets problem.client_chunk."
     ),
 ]

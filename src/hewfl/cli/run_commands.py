@@ -96,7 +96,9 @@ def spec() -> None:
 def report(
     folders: Annotated[list[Path], typer.Argument(help="Folders of runs.")],
     *,
-    output: Annotated[Path, typer.Option("--output", "-o")] = Path("report.html"),
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The HTML file.")
+    ] = Path("report.html"),
     target: Annotated[
         list[str] | None,
         typer.Option(help="Value to reach, as in test_accuracy=0.8. Repeatable."),

@@ -26,7 +26,7 @@ from hewfl.experiments.spec_sections import (
     make_participation,
     make_scenario,
 )
-from hewfl.experiments.user_code import own_names
+from hewfl.experiments.user_code import user_code_names
 from hewfl.federation import Federation
 from hewfl.problems import Problem, Softmax, softmax_common_pool, softmax_from_arrays
 from hewfl.server.state import Entry
@@ -78,7 +78,7 @@ def entries_of(
     smoothness: float,
     rounds: int | None = None,
 ) -> list[Entry]:
-    """The entries of methods under a spec; `rounds` where a trial has others than it."""
+    """The entries of methods under a spec; a trial has its own number of `rounds`."""
     steps, T = spec.problem.reference_steps, spec.rounds if rounds is None else rounds
     return [method.entry(smoothness, steps, T) for method in methods]
 
@@ -88,7 +88,7 @@ def naming_run(spec: Spec, seed: int) -> Iterator[None]:
     """Let errors of the user's own code name the run and the seed.
 
     Raises:
-        RuleError: of a rule, with its entry and round; or whatever else such code raised
+        RuleError: of a rule, with its entry and round; or any other error of such code
             in a law or a problem.
     """
     try:
@@ -98,10 +98,10 @@ def naming_run(spec: Spec, seed: int) -> Iterator[None]:
     except (HewError, OSError, MemoryError):
         raise
     except Exception as error:
-        if not own_names(spec):  # a bug of ours keeps its traceback
+        if not user_code_names(spec):  # a bug of ours keeps its traceback
             raise
-        text = f"{spec.name}, seed {seed}: code of your own failed: {describe_error(error)}"
-        raise RuleError(text) from error
+        text = f"code of your own failed: {describe_error(error)}"
+        raise RuleError(f"{spec.name}, seed {seed}: {text}") from error
 
 
 def start_of(problem: Any) -> Float64[Array, " d"] | None:
@@ -134,7 +134,7 @@ class ProblemData:
 
 def _softmax(spec: Spec, seed: int) -> Softmax:
     """The last problem if it was the same: regimes with other horizons share it."""
-    if own_names(spec):  # code may have changed under its name
+    if user_code_names(spec):  # code may have changed under its name
         return _new_softmax(spec, seed)
     sharing = (spec.problem.l2, spec.clients.sharing, spec.device)
     key = f"{samples_of(spec, seed)} {sharing!r}"

@@ -43,7 +43,7 @@ from hewfl.experiments.dask_tasks import (
 )
 from hewfl.experiments.executor import Note, Report, Task, pass_on_warning
 from hewfl.experiments.spec import Spec
-from hewfl.experiments.user_code import own_names
+from hewfl.experiments.user_code import user_code_names
 
 SCHEMES = ("tcp", "tls", "ucx", "ws", "wss")
 """Protocols of Dask addresses."""
@@ -257,7 +257,7 @@ def _client_path(file: InputFile) -> Path:
 
 
 def _user_code(specs: Sequence[Spec]) -> list[tuple[str, str]]:
-    return sorted({name for spec in specs for name in own_names(spec).values()})
+    return sorted({name for spec in specs for name in user_code_names(spec).values()})
 
 
 def _is_file(name: str) -> bool:

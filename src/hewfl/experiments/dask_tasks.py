@@ -26,6 +26,7 @@ import hewfl
 from hewfl.core import native
 from hewfl.core.atomic import write_bytes
 from hewfl.core.plugins import code_files
+from hewfl.data.catalogue import CATALOGUE
 from hewfl.data.paths import download_root, find_file
 from hewfl.errors import HewError
 from hewfl.experiments.executor import THREADS, Warned
@@ -104,7 +105,8 @@ def run_task(
     check_worker(versions, worker.address)
     task: TaskPayload = pickle.loads(payload)
     inputs = list(zip(task.inputs, data, strict=True))
-    paths = {file.source: store_input(file, content) for file, content in inputs}
+    stored = {file.source: store_input(file, content) for file, content in inputs}
+    paths = {k: path for k, path in stored.items() if k not in CATALOGUE}  # by path
     # One task at a time: threads of a worker would share warnings and caches.
     with _lock, tempfile.TemporaryDirectory(dir=worker.local_directory) as folder:
         _forget_other_code({path.parent for path in paths.values()})

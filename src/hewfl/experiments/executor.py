@@ -175,7 +175,7 @@ class Processes:
         return [results[k] for k in range(len(tasks))]
 
     def _next(self, worker: int, left: Sequence[int], tasks: Sequence[Task]) -> int:
-        """The task for a worker: on samples that it has, else that no other worker has."""
+        """The task for a worker: on samples that it has, or that no other has."""
         others = {s for w, s in enumerate(self._shares) if w != worker}
         same = [k for k in left if tasks[k].shares == self._shares[worker]]
         new = [k for k in left if tasks[k].shares not in others]

@@ -297,8 +297,8 @@ def _value(record: RoundRecord, quantity: str, known: Mapping[str, Any]) -> floa
     for source in (record.metrics, record.observed):
         if quantity in source:
             return source[quantity]
-    value = getattr(record, quantity, None)
-    return np.nan if not isinstance(value, int | float) else float(value)
+    number = getattr(record, quantity, None)
+    return float(number) if isinstance(number, int | float) else np.nan
 
 
 def tidy_rows(results: Results) -> Iterator[Row]:

@@ -50,7 +50,7 @@ from hewfl.experiments.spec import (
 from hewfl.experiments.spec_lint import refuse_unused_fields
 from hewfl.experiments.summary import summarise
 from hewfl.experiments.tune import is_untuned, tune_runs
-from hewfl.experiments.user_code import check_own, check_own_code
+from hewfl.experiments.user_code import check_user_files, load_user_code
 from hewfl.server.checkpoint import check_trace
 from hewfl.simulation.audit import pathwise_audit_of_all
 from hewfl.simulation.engine import simulate
@@ -161,7 +161,7 @@ def run_all(
     for folder in folders:
         verify(folder.path, [name for name in folder.wanted if folder.has(name)])
     for folder in left:
-        check_own_code(folder.spec)
+        load_user_code(folder.spec)
     with lock_runs(left), Processes(jobs) as here:
         todo = [folder for folder in left if not folder.is_whole]
         watch = Stopwatch()
@@ -172,7 +172,7 @@ def run_all(
         run_stage(_seed_tasks(todo), executor, progress)
         watch.lap("rounds")
         for folder in todo:  # a rule may have been edited meanwhile
-            check_own(folder.path, folder.spec)
+            check_user_files(folder.path, folder.spec)
         if len(todo) < MANY:
             for folder in todo:
                 finish(folder)
@@ -198,11 +198,11 @@ def tune_all(
     """
     todo = [folder for folder in folders if is_untuned(folder)]
     for folder in todo:
-        check_own_code(folder.spec)
+        load_user_code(folder.spec)
     with lock_runs(todo), Processes(jobs) as here:
         tune_runs(folders, cluster or here, progress)
         for folder in todo:
-            check_own(folder.path, folder.spec)
+            check_user_files(folder.path, folder.spec)
 
 
 def finish(folder: Folder) -> None:

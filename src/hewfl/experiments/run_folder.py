@@ -49,10 +49,10 @@ from hewfl.experiments.summary import summarise
 from hewfl.experiments.user_code import (
     CODE,
     DATA,
-    check_own,
-    located,
-    note_own,
-    own_names,
+    check_user_files,
+    record_user_files,
+    resolve_data,
+    user_code_names,
 )
 from hewfl.version import __version__
 
@@ -122,7 +122,7 @@ class Folder:
         """Whether no file is left to write."""
         also = [CHECKSUMS, "times.json"]
         also += [DATA] if self.spec.data.name not in CATALOGUE else []
-        also += [CODE] if own_names(self.spec) else []
+        also += [CODE] if user_code_names(self.spec) else []
         if self.spec.is_record:
             return self.is_done
         return self.is_done and all(map(self.has, also))
@@ -177,14 +177,14 @@ def folder_for(spec: Spec, runs_dir: Path) -> Folder:
         DataError: there is a folder of that name with another spec in it, or the data
             file is missing or has changed.
     """
-    spec = located(spec)
+    spec = resolve_data(spec)
     path = runs_dir / f"{spec.name}-{spec.digest}"
     if not (path / "spec.toml").exists():
         return Folder(path, spec)
     folder = open_folder(path)
     if folder.spec.digest != spec.digest:
         raise DataError(f"{path} holds another spec")
-    check_own(path, folder.spec)
+    check_user_files(path, folder.spec)
     return folder
 
 
@@ -203,7 +203,7 @@ def open_folder(path: Path) -> Folder:
         text = f"the run {path} cannot be read, it may be of another version of hewfl"
         raise DataError(f"{text}: {error}") from error
     if not folder.is_done:
-        check_own(path, folder.spec)
+        check_user_files(path, folder.spec)
     return folder
 
 
@@ -273,7 +273,7 @@ def _lock_run(folder: Folder) -> Iterator[None]:
     with lock(folder.path):
         is_new = not (folder.path / "spec.toml").exists()
         try:
-            note_own(folder.path, folder.spec)
+            record_user_files(folder.path, folder.spec)
             if is_new:  # last of all: a folder with a spec is a run
                 write_text(folder.path / "spec.toml", write_spec(folder.spec))
             yield

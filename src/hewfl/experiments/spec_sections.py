@@ -1,4 +1,4 @@
-"""The sections of a spec: data, problem, clients and tuning, each validated by itself."""
+"""The sections of a spec: data, problem, clients and tuning, each validated."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -13,8 +13,8 @@ from itertools import combinations
 from typing import Literal, final
 
 import numpy as np
-from jaxtyping import Float64
 
+from hewfl.core.array_types import Float64
 from hewfl.core.validation import Array, ArrayLike, invalid
 from hewfl.experiments.results import LARGER_IS_BETTER, Axis, Results, axis_values
 
@@ -213,7 +213,7 @@ def _values_at(
 def _differences(
     first: Float64[Array, " seeds"], second: Float64[Array, " seeds"]
 ) -> tuple[Float64[Array, " pairs"], bool]:
-    """Differences where both are finite, and whether they vary by more than rounding."""
+    """Differences where both are finite, and whether they vary beyond rounding."""
     both = np.isfinite(first) & np.isfinite(second)
     a, b = first[both], second[both]
     if len(a) < 2:
@@ -382,7 +382,7 @@ def mean_ranks(rankings: Sequence[Ranking]) -> list[MeanRank]:
 
 
 def friedman_p(rankings: Sequence[Ranking]) -> float | None:
-    """p of Friedman's test, with correction for ties, that all methods rank alike.
+    """Friedman's test, corrected for ties, that all methods rank alike: its p.
 
     By the methods that all panels share; None with fewer than two panels or three
     methods.

@@ -1,7 +1,7 @@
-"""What a run has of the user's own: a data file, and code that the spec names.
+"""The user's own files of a run: a data file, and code that the spec names.
 
-Both are looked at again whenever a run goes on: results of two versions of a rule under
-one name would be worth nothing.
+Their checksums are compared whenever a run is resumed: results of two versions of a
+rule under one name must not be mixed.
 """
 
 import shutil
@@ -32,8 +32,8 @@ DATA, CODE = "data.json", "code.json"
 """Checksums of the data file and of the files of code, in a run's folder."""
 
 
-def located(spec: Spec) -> Spec:
-    """The spec with the whole path of the user's own data file, and n where it counts.
+def resolve_data(spec: Spec) -> Spec:
+    """The spec with the absolute path of its data file, and n of natural clients.
 
     Raises:
         InvalidInputError: the data set is neither a known one nor a file, or natural
@@ -48,19 +48,19 @@ def located(spec: Spec) -> Spec:
         data = replace(spec.data, name=str(Path(spec.data.name).resolve()))
         spec = replace(spec, data=data)
         data_digest(spec)
-    return _counted(spec) if spec.clients.partition == "natural" else spec
+    return _count_clients(spec) if spec.clients.partition == "natural" else spec
 
 
-def _counted(spec: Spec) -> Spec:
-    """The spec with as many clients as its data have."""
+def _count_clients(spec: Spec) -> Spec:
+    """The spec with the number of clients in its data."""
     data = spec.data
     if data.client_column is None:
         rule = 'given: clients.partition = "natural" goes by that column'
         raise invalid("data.client_column", rule, "nothing")
-    found = load_data(
+    dataset = load_data(
         data.name, label_column=data.label_column, client_column=data.client_column
     )
-    clients = replace(spec.clients, n=len(found.client_names))
+    clients = replace(spec.clients, n=len(dataset.client_names))
     clients.check_number()
     return replace(spec, clients=clients)
 
@@ -75,8 +75,8 @@ def data_digest(spec: Spec) -> str | None:
     return file_sha256(file)
 
 
-def own_names(spec: Spec) -> dict[str, tuple[str, str]]:
-    """What of a spec is code of the user's own: field, name and group."""
+def user_code_names(spec: Spec) -> dict[str, tuple[str, str]]:
+    """The user's own code in a spec: by field, its name and group."""
     if spec.is_record:
         return {}
     asked: dict[str, tuple[Any, str]] = {
@@ -86,12 +86,12 @@ def own_names(spec: Spec) -> dict[str, tuple[str, str]]:
         given = getattr(getattr(spec, section), name)
         kind = given.get("kind") if isinstance(given, Mapping) else given
         asked[f"{section}.{name}"] = (kind, group)
-    return {field: found for field, found in asked.items() if is_user_code(*found)}
+    return {field: code for field, code in asked.items() if is_user_code(*code)}
 
 
-def check_own_code(spec: Spec) -> None:
-    """Load all code of the user's own, and check what a spec gives it."""
-    for field, (name, group) in own_names(spec).items():
+def load_user_code(spec: Spec) -> None:
+    """Load all of the user's own code, and validate its fields in the spec."""
+    for field, (name, group) in user_code_names(spec).items():
         if group == GROUP:
             where = field.removesuffix(".method")
             (method,) = (
@@ -106,12 +106,12 @@ def check_own_code(spec: Spec) -> None:
             load(name, group, field)
 
 
-def note_own(folder: Path, spec: Spec) -> None:
-    """Write the checksums of data and code where there are none, and keep the code."""
+def record_user_files(folder: Path, spec: Spec) -> None:
+    """Write the checksums of data and code if there are none, and copy the code."""
     digest = data_digest(spec)
     if digest is not None and not (folder / DATA).exists():
         write_json(folder / DATA, {"sha256": digest})
-    names = own_names(spec).values()
+    names = user_code_names(spec).values()
     files = sorted({file for name in names for file in code_files(*name)})
     if files and not (folder / CODE).exists():
         for file in files:
@@ -120,8 +120,8 @@ def note_own(folder: Path, spec: Spec) -> None:
         write_json(folder / CODE, {str(file): file_sha256(file) for file in files})
 
 
-def check_own(folder: Path, spec: Spec) -> None:
-    """Require that data and code are those that a run began with."""
+def check_user_files(folder: Path, spec: Spec) -> None:
+    """Require the data and code with which a run began."""
     known = read_json(folder / DATA, missing=True)
     changed = [spec.data.name] if known and data_digest(spec) != known["sha256"] else []
     code = read_json(folder / CODE, missing=True) or {}

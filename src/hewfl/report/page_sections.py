@@ -388,7 +388,8 @@ def tuning(run: PageRun) -> Html:
     if run.folder.spec.evaluate_model == "averaged":
         caption += ", of the averaged model where a method keeps one"
     if tune.tie_tolerance:
-        caption += f"; between means within {tune.tie_tolerance:g}, by the mean {tune.tie_metrics[0]}"
+        within = f"between means within {tune.tie_tolerance:g}"
+        caption += f"; {within}, by the mean {tune.tie_metrics[0]}"
     return join(
         (
             _edges(choices),

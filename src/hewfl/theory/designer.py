@@ -203,7 +203,7 @@ class Search:
     variant: Form
 
     @property
-    def wide(self) -> bool:
+    def searches_curvature(self) -> bool:
         """Whether Λ is searched."""
         return self.theorem.has_curvature and self.curvature is None
 
@@ -243,7 +243,7 @@ class Search:
     def is_informative(self, log_theta: Array) -> Mask:
         """Whether the theorem holds and is not vacuous, at the best Λ for each ϑ."""
         theta = np.exp(log_theta)
-        if not self.wide:
+        if not self.searches_curvature:
             given = 2 * self.case.system.L if self.curvature is None else self.curvature
             return self._is_informative_at(PostLocal(theta, given))
         L = self.case.system.L
@@ -297,13 +297,13 @@ class Search:
         Points have their coordinates first; every configuration has its own search.
         `start` is kept unless another point is better.
         """
-        box = np.log([SEARCHED, _MARGINS if self.wide else (1.0, 1.0)])
+        box = np.log([SEARCHED, _MARGINS if self.searches_curvature else (1.0, 1.0)])
         low, high = (
             np.broadcast_to(expand_axes(end, shape), (2, *shape)) for end in box.T
         )
         edges, centre = (low, high), start
         for along, across in (_COARSE, *[_FINE] * _ZOOMS):
-            sizes = np.array([along, across if self.wide else 1])
+            sizes = np.array([along, across if self.searches_curvature else 1])
             axes = [np.linspace(0, 1, size) for size in sizes]
             fractions = np.stack(np.meshgrid(*axes)).reshape(2, -1)
             x = low[:, None] + expand_axes(fractions, shape) * (high - low)[:, None]

@@ -1,6 +1,7 @@
 """Options of a torch job, and the report of a round."""
 
 import functools
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -81,6 +82,12 @@ def refuse_old_arguments(**new_words: str) -> Callable[[Class], Class]:
                 raise invalid(word, f"replaced by `{new_words[word]}`", kwargs[word])
             construct(self, *args, **kwargs)
 
+        # Callers that bind arguments to the signature must let old ones pass to `init`.
+        signature = inspect.signature(construct)
+        old = inspect.Parameter("old", inspect.Parameter.VAR_KEYWORD)
+        init.__signature__ = signature.replace(  # type: ignore[attr-defined]
+            parameters=[*signature.parameters.values(), old]
+        )
         cls.__init__ = init  # type: ignore[misc]  # as above
         return cls
 

@@ -93,14 +93,14 @@ def _weighted_sum(*given: Any) -> None:
 
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
-    found, fresh = Driver(), cache(gpu._kernel.__wrapped__)
+    result, fresh = Driver(), cache(gpu._kernel.__wrapped__)
     properties = SimpleNamespace(multi_processor_count=4)
-    monkeypatch.setattr(torch.cuda, "device", found.device)
-    monkeypatch.setattr(torch.cuda, "_compile_kernel", found.compile, raising=False)
+    monkeypatch.setattr(torch.cuda, "device", result.device)
+    monkeypatch.setattr(torch.cuda, "_compile_kernel", result.compile, raising=False)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: gpu.CAPABILITY)
     monkeypatch.setattr(gpu, "_kernel", fresh)
-    return found
+    return result
 
 
 on_hopper = pytest.mark.skipif(not READY, reason="needs a GPU of the Hopper kind")
@@ -129,14 +129,14 @@ def portable_products(
     return vector_products(as_dense("vectors", vectors), origin)
 
 
-def assert_twins(found: RoundProducts | None, twin: RoundProducts, what: str) -> None:
-    assert found is not None, what
+def assert_twins(result: RoundProducts | None, twin: RoundProducts, what: str) -> None:
+    assert result is not None, what
     size, length = np.sqrt(np.diagonal(twin.gram)), np.sqrt(twin.offset)
-    apart = np.abs(found.gram - twin.gram)
+    apart = np.abs(result.gram - twin.gram)
     assert (apart <= DOUBLE * np.outer(size, size)).all(), (what, apart.max())
-    apart = np.abs(found.linear - twin.linear)
+    apart = np.abs(result.linear - twin.linear)
     assert (apart <= DOUBLE * size * length).all(), (what, apart.max())
-    assert found.offset == pytest.approx(twin.offset, rel=DOUBLE), what
+    assert result.offset == pytest.approx(twin.offset, rel=DOUBLE), what
 
 
 # ------------------------------------------------------------------ products
@@ -154,9 +154,9 @@ def test_products_are_the_twins(
     for n, s in product(counts, lengths):
         rows = rows_of(n, s, dtype, place)
         reference = torch.randn(s, device=place).to(dtype) if corrected else None
-        found = gpu.vector_products(rows, reference, n // 2)
+        result = gpu.vector_products(rows, reference, n // 2)
         twin = portable_products(rows, reference, n // 2)
-        assert_twins(found, twin, f"n = {n}, s = {s}, {dtype}, {corrected}")
+        assert_twins(result, twin, f"n = {n}, s = {s}, {dtype}, {corrected}")
 
 
 @pytest.mark.parametrize(
@@ -177,11 +177,11 @@ def test_a_reference_may_have_another_precision(
     rows = rows_of(5, 1001, dtype, place)
     columns = 1000 * torch.randn(1001, 2, device=place)
     reference = columns.to(other)[:, 0]
-    found = gpu.vector_products(rows, reference, 1)
-    assert_twins(found, portable_products(rows, reference, 1), f"{dtype}, {other}")
+    result = gpu.vector_products(rows, reference, 1)
+    assert_twins(result, portable_products(rows, reference, 1), f"{dtype}, {other}")
     same = columns.to(dtype)[:, 0]
-    found = gpu.vector_products(rows, same, 1)
-    assert_twins(found, portable_products(rows, same, 1), f"strided {dtype}")
+    result = gpu.vector_products(rows, same, 1)
+    assert_twins(result, portable_products(rows, same, 1), f"strided {dtype}")
 
 
 def test_rows_may_be_parts_of_longer_ones(place: str) -> None:
@@ -193,23 +193,23 @@ def test_rows_may_be_parts_of_longer_ones(place: str) -> None:
             gpu.vector_products(rows, None, 3), portable_products(rows, None, 3), what
         )
         w = np.linspace(-1.0, 1.0, 9)
-        found, exact = (
+        result, exact = (
             gpu.weighted_sum(rows, w).double(),
             w @ rows.double().cpu().numpy(),
         )
-        assert np.abs(found.cpu().numpy() - exact).max() <= 1e-5, what
+        assert np.abs(result.cpu().numpy() - exact).max() <= 1e-5, what
 
 
 def test_what_is_not_finite_spoils_its_own_products(place: str) -> None:
     rows = rows_of(4, 1000, torch.float32, place)
     rows[2] *= 1e30
-    found, twin = gpu.vector_products(rows, None, 0), portable_products(rows, None, 0)
-    assert found is not None
-    assert found.gram == pytest.approx(twin.gram, rel=1e-9)  # squares beyond float32
+    result, twin = gpu.vector_products(rows, None, 0), portable_products(rows, None, 0)
+    assert result is not None
+    assert result.gram == pytest.approx(twin.gram, rel=1e-9)  # squares beyond float32
     rows[1, 3] = torch.nan
-    found = gpu.vector_products(rows, None, 0)
-    assert found is not None
-    finite = np.isfinite(np.diagonal(found.gram))
+    result = gpu.vector_products(rows, None, 0)
+    assert result is not None
+    finite = np.isfinite(np.diagonal(result.gram))
     assert finite.tolist() == [True, False, True, True]
     assert gpu.round_products(rows, None, 1.0) is None
 
@@ -223,18 +223,18 @@ def test_problems_are_those_of_the_host(
     rows = rows_of(6, 500, torch.float32, place)
     rows[longest] *= 1e4
     reference = None if kind is None else torch.randn(500, device=place).to(kind)
-    found = gpu.round_products(rows, reference, 1.3)
-    assert found is not None
+    result = gpu.round_products(rows, reference, 1.3)
+    assert result is not None
     host = None if reference is None else reference.cpu()
     twin = round_products(as_dense("rows", rows.cpu()), host, 1.3)
     w = np.full(6, 1 / 6)
     w[longest] = 1e-5
     w /= w.sum()  # the origin does not matter then
     value, expected = (
-        p.offset + p.linear @ w + 0.65 * w @ p.gram @ w for p in (found, twin)
+        p.offset + p.linear @ w + 0.65 * w @ p.gram @ w for p in (result, twin)
     )
     assert value == pytest.approx(expected, rel=1e-12)
-    assert (np.diagonal(found.gram)[np.arange(6) != longest] < 1e5).all()
+    assert (np.diagonal(result.gram)[np.arange(6) != longest] < 1e5).all()
 
 
 @pytest.mark.parametrize("size", [0.0, 1e-110, 1e110])
@@ -289,15 +289,15 @@ def test_sums_are_the_twins_rounded_once(
         expected = w @ clean
         if w.ndim == 2 and sums == 3:
             w[1, -1], expected[1] = 1.0, np.nan
-        found = gpu.weighted_sum(rows, w)
-        assert found.shape == expected.shape, what
-        assert found.device == rows.device
+        result = gpu.weighted_sum(rows, w)
+        assert result.shape == expected.shape, what
+        assert result.device == rows.device
         wide = dtype == torch.float64
-        assert found.dtype == (torch.float64 if wide else torch.float32), what
+        assert result.dtype == (torch.float64 if wide else torch.float32), what
         # float64 sums in another order, then one rounding
         bound = 1e-14 * (np.abs(w) @ np.abs(clean))
         bound += 0.0 if wide else HALF_UNIT * np.abs(expected)
-        apart = np.abs(found.double().cpu().numpy() - expected)
+        apart = np.abs(result.double().cpu().numpy() - expected)
         assert np.array_equal(np.isnan(apart), np.isnan(expected)), what
         assert (apart <= bound)[~np.isnan(expected)].all(), (what, np.nanmax(apart))
 

@@ -22,7 +22,7 @@ def method(**grid: tuple[float, ...]) -> MethodSpec:
     return MethodSpec("FedAvg", "FedAvg", {}, grid)
 
 
-def climbed(given: MethodSpec, law: Law) -> tuple[Candidates, list[Scores]]:
+def search_all(given: MethodSpec, law: Law) -> tuple[Candidates, list[Scores]]:
     """All that a search tries of one method whose scores follow a law."""
     search = LocalSearch.start(replace(small(), methods=(given,)))
     while any(trials := search.next_candidates()):
@@ -45,7 +45,7 @@ def valley(at: float) -> Law:
 def test_it_ends_at_the_bottom_of_a_slanted_valley(at: float) -> None:
     grid = method(step_scale=STEPS, momentum=MOMENTA)
     law = valley(at)
-    (tried,), scores = climbed(grid, law)
+    (tried,), scores = search_all(grid, law)
     best = min(tried, key=law)
     assert best.parameters["momentum"] == at
     assert len(tried) < len(grid.candidates()) / 2
@@ -58,7 +58,7 @@ def test_what_diverges_is_left_behind() -> None:
         s = candidate.parameters["step_scale"]
         return float("inf") if s > 0.1 else 1 / s
 
-    (tried,), _ = climbed(method(step_scale=STEPS), law)
+    (tried,), _ = search_all(method(step_scale=STEPS), law)
     assert min(tried, key=law).parameters["step_scale"] == 0.1
 
 

@@ -18,7 +18,7 @@ from hewfl.experiments.run_folder import Folder, folder_for
 from hewfl.experiments.spec import Spec, spec_from_table, with_overrides
 from hewfl.problems import Softmax
 from tests.experiments.runs import small, table
-from tests.experiments.test_folders import Stop, StopsAt, contents
+from tests.experiments.test_run_folder import Stop, StopsAt, contents
 
 CHANGES = ("n=4", "alpha=0.4", "min_samples=5", "partition=iid")
 

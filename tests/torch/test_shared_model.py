@@ -1,15 +1,20 @@
-"""Buckets, shards, and the products formed on them, in one process."""
+"""The shared model in one process: displacements, server steps, ranges."""
 
 import math
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from hewfl import InvalidInputError, ServerStep
+from hewfl import ServerStep
 from hewfl.torch.parameters import plan_layout
-from hewfl.torch.shared_model import SMALL_PIECE, SharedModel, add_anchor
+from hewfl.torch.shared_model import (
+    SMALL_PIECE,
+    SharedModel,
+    add_anchor,
+    is_finite,
+    largest,
+)
 
 pytestmark = pytest.mark.torch
 
@@ -18,31 +23,6 @@ def model() -> list[torch.Tensor]:
     torch.manual_seed(0)
     conv = nn.Conv2d(3, 4, 2).to(memory_format=torch.channels_last)
     return [*conv.parameters(), nn.Parameter(torch.randn(101).bfloat16())]
-
-
-@pytest.mark.parametrize("bucket_bytes", [1, 40, 150, 10**6])
-def test_every_entry_lies_in_one_bucket(bucket_bytes: int) -> None:
-    parameters = model()
-    layout = plan_layout(parameters, bucket_bytes)
-    history = [np.zeros(p.numel(), dtype=int) for p in parameters]
-    begin = 0
-    for bucket in layout.buckets:
-        assert bucket.size == sum(piece.size for piece in bucket.pieces)
-        assert bucket.size <= max(1, bucket_bytes // bucket.dtype.itemsize)
-        assert bucket.begin == begin
-        begin += bucket.size
-        for piece in bucket.pieces:
-            assert parameters[piece.parameter].dtype == bucket.dtype
-            history[piece.parameter][piece.start : piece.start + piece.size] += 1
-    assert all((counts == 1).all() for counts in history)
-    assert layout.parameters == sum(p.numel() for p in parameters)
-
-
-def test_layouts_differ_where_models_do() -> None:
-    first = plan_layout(model(), 100)
-    assert first == plan_layout(model(), 100)
-    other = [p.contiguous() for p in model()]
-    assert first.signature != plan_layout(other, 100).signature
 
 
 def test_displacements_and_models_go_through_any_memory_format() -> None:
@@ -123,12 +103,51 @@ def test_a_step_that_is_not_finite_shows(path: str, value: float) -> None:
     assert path
 
 
-def test_odd_parameters_are_refused() -> None:
-    gaps = nn.Parameter(torch.zeros(4, 4))[:, ::2]
-    with pytest.raises(InvalidInputError, match="`parameters` must be without gaps"):
-        plan_layout([gaps], 100)
-    with pytest.raises(InvalidInputError, match="`parameters` must be at least one"):
-        plan_layout([torch.zeros(0, 3)], 100)
-    whole = torch.zeros(3, dtype=torch.int64)
-    with pytest.raises(InvalidInputError, match="`parameters` must be floating; got"):
-        plan_layout([whole], 100)
+def shared(server_step: ServerStep) -> SharedModel:
+    """After a first move, so that momentum is not zero."""
+    parameters = [nn.Parameter(torch.tensor([1.0, -2.0, 3.0]))]
+    model = SharedModel(parameters, plan_layout(parameters, 100), server_step)
+    model.set_anchor()
+    assert fits(model, torch.tensor([1.0, 1.0, -2.0]))
+    model.commit(0)
+    return model
+
+
+def fits(model: SharedModel, step: torch.Tensor) -> bool:
+    return model.is_representable([model.advance(0, step.clone())[1]])
+
+
+@pytest.mark.parametrize("far", [1e3, 8e37, 2e38, 3e38])
+@pytest.mark.parametrize(
+    "server_step",
+    [
+        ServerStep(),
+        ServerStep(0.7, 0.9, nesterov=True),
+        ServerStep(2.0, 0.5),
+        ServerStep(0.5, adapt="adam"),
+    ],
+    ids=repr,
+)
+def test_what_fits_is_finite(server_step: ServerStep, far: float) -> None:
+    """What does not fit leaves no mark until it is accepted."""
+    step = far * torch.tensor([1.0, -1.0, 1.0])
+    model, twin = shared(server_step), shared(server_step)
+    if fits(model, step):
+        model.commit(1)
+        assert is_finite(model.anchor[0])
+        return
+    for one in (model, twin):
+        assert fits(one, torch.tensor([0.5, 0.25, 1.0]))
+        one.commit(1)
+    assert torch.equal(model.anchor[0], twin.anchor[0])
+    assert torch.equal(model.parameters[0], twin.parameters[0])
+    assert not fits(twin, step)
+    twin.commit(2)
+    assert not is_finite(twin.anchor[0]) or not is_finite(twin.memory[0])
+
+
+def test_what_is_not_finite_has_no_largest_entry() -> None:
+    for value in (torch.nan, torch.inf, -torch.inf):
+        assert not is_finite(torch.tensor([1.0, value, 2.0]))
+    assert float(largest(torch.tensor([1.0, -7.0, 2.0]))) == 7
+    assert is_finite(torch.zeros(0))

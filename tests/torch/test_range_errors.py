@@ -1,4 +1,4 @@
-"""Finite displacements whose common model may be beyond its precision."""
+"""Models that would leave the range of their precision: an error on every rank."""
 
 from dataclasses import dataclass
 from typing import Any, final
@@ -11,11 +11,11 @@ from torch import nn
 
 from hewfl import ServerStep
 from hewfl.torch import HewLocalSGD, RankError, SyncOptions
-from hewfl.torch.parameters import plan_layout
 from hewfl.torch.rendezvous import LocalWork
-from hewfl.torch.shared_model import SharedModel, is_finite, largest
 
 pytestmark = pytest.mark.torch
+
+
 KINDS = {torch.float16: 4e4, torch.bfloat16: 2e38, torch.float32: 2e38}
 """Displacements that the server step size of 2 takes beyond each precision."""
 
@@ -147,53 +147,3 @@ def near_the_end(rank: int, _: int) -> list[float]:
 def test_all_of_the_range_may_be_used(pool: Pool) -> None:
     for entries in pool.run(near_the_end, 2):
         assert entries == [40032.0] * 16  # 1 + 40032, to the precision of float16
-
-
-def shared(server_step: ServerStep) -> SharedModel:
-    """After a first move, so that momentum is not zero."""
-    parameters = [nn.Parameter(torch.tensor([1.0, -2.0, 3.0]))]
-    model = SharedModel(parameters, plan_layout(parameters, 100), server_step)
-    model.set_anchor()
-    assert fits(model, torch.tensor([1.0, 1.0, -2.0]))
-    model.commit(0)
-    return model
-
-
-def fits(model: SharedModel, step: torch.Tensor) -> bool:
-    return model.is_representable([model.advance(0, step.clone())[1]])
-
-
-@pytest.mark.parametrize("far", [1e3, 8e37, 2e38, 3e38])
-@pytest.mark.parametrize(
-    "server_step",
-    [
-        ServerStep(),
-        ServerStep(0.7, 0.9, nesterov=True),
-        ServerStep(2.0, 0.5),
-        ServerStep(0.5, adapt="adam"),
-    ],
-    ids=repr,
-)
-def test_what_fits_is_finite(server_step: ServerStep, far: float) -> None:
-    """What does not fit leaves no mark until it is accepted."""
-    step = far * torch.tensor([1.0, -1.0, 1.0])
-    model, twin = shared(server_step), shared(server_step)
-    if fits(model, step):
-        model.commit(1)
-        assert is_finite(model.anchor[0])
-        return
-    for one in (model, twin):
-        assert fits(one, torch.tensor([0.5, 0.25, 1.0]))
-        one.commit(1)
-    assert torch.equal(model.anchor[0], twin.anchor[0])
-    assert torch.equal(model.parameters[0], twin.parameters[0])
-    assert not fits(twin, step)
-    twin.commit(2)
-    assert not is_finite(twin.anchor[0]) or not is_finite(twin.memory[0])
-
-
-def test_what_is_not_finite_has_no_largest_entry() -> None:
-    for value in (torch.nan, torch.inf, -torch.inf):
-        assert not is_finite(torch.tensor([1.0, value, 2.0]))
-    assert float(largest(torch.tensor([1.0, -7.0, 2.0]))) == 7
-    assert is_finite(torch.zeros(0))

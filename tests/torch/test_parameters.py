@@ -1,7 +1,8 @@
-"""Which parameters are shared: what the optimiser moves, and what is frozen."""
+"""Shared parameters: which there are, and their layout in buckets."""
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tests.torch.pool import Pool
@@ -10,6 +11,7 @@ from torch import nn
 
 from hewfl import InvalidInputError
 from hewfl.torch import HewAverager, HewLocalSGD
+from hewfl.torch.parameters import plan_layout
 
 pytestmark = pytest.mark.torch
 
@@ -148,3 +150,45 @@ def test_the_optimiser_moves_what_is_shared(pool: Pool) -> None:
             "group 0"
         )
         assert rounds == 1
+
+
+def model() -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    conv = nn.Conv2d(3, 4, 2).to(memory_format=torch.channels_last)
+    return [*conv.parameters(), nn.Parameter(torch.randn(101).bfloat16())]
+
+
+@pytest.mark.parametrize("bucket_bytes", [1, 40, 150, 10**6])
+def test_every_entry_lies_in_one_bucket(bucket_bytes: int) -> None:
+    parameters = model()
+    layout = plan_layout(parameters, bucket_bytes)
+    history = [np.zeros(p.numel(), dtype=int) for p in parameters]
+    begin = 0
+    for bucket in layout.buckets:
+        assert bucket.size == sum(piece.size for piece in bucket.pieces)
+        assert bucket.size <= max(1, bucket_bytes // bucket.dtype.itemsize)
+        assert bucket.begin == begin
+        begin += bucket.size
+        for piece in bucket.pieces:
+            assert parameters[piece.parameter].dtype == bucket.dtype
+            history[piece.parameter][piece.start : piece.start + piece.size] += 1
+    assert all((counts == 1).all() for counts in history)
+    assert layout.parameters == sum(p.numel() for p in parameters)
+
+
+def test_layouts_differ_where_models_do() -> None:
+    first = plan_layout(model(), 100)
+    assert first == plan_layout(model(), 100)
+    other = [p.contiguous() for p in model()]
+    assert first.signature != plan_layout(other, 100).signature
+
+
+def test_odd_parameters_are_refused() -> None:
+    gaps = nn.Parameter(torch.zeros(4, 4))[:, ::2]
+    with pytest.raises(InvalidInputError, match="`parameters` must be without gaps"):
+        plan_layout([gaps], 100)
+    with pytest.raises(InvalidInputError, match="`parameters` must be at least one"):
+        plan_layout([torch.zeros(0, 3)], 100)
+    whole = torch.zeros(3, dtype=torch.int64)
+    with pytest.raises(InvalidInputError, match="`parameters` must be floating; got"):
+        plan_layout([whole], 100)

@@ -1,8 +1,9 @@
-"""Rounds over real processes against the pure rules on gathered data."""
+"""Rounds over real processes against the same algorithms on gathered data."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, final
+from pathlib import Path
+from typing import Any, ClassVar, final
 
 import numpy as np
 import pytest
@@ -24,6 +25,8 @@ from tests.torch.scenarios import (
 )
 
 from hewfl import (
+    Decision,
+    Demands,
     FedAvg,
     FedNova,
     HewFixed,
@@ -31,21 +34,25 @@ from hewfl import (
     HewHom,
     LocalSGD,
     Method,
+    Round,
     Scaffold,
     ServerStep,
     StepWeighted,
     UniformLocalSGD,
 )
-from hewfl.aggregators import Agreement, FedExP, GeometricMedian
-from hewfl.core.algorithm import Algorithm, Corrected
+from hewfl.aggregators import Aggregator, Agreement, FedExP, GeometricMedian
+from hewfl.core.algorithm import Algorithm, Corrected, Need
 from hewfl.core.round import Cohort, LocalPlan
 from hewfl.displacements.control_variates import ControlVariates
 from hewfl.displacements.dense import matrix_round
 from hewfl.methods.method import ClientTraining
+from hewfl.server.trace import from_lines
 from hewfl.torch import HewLocalSGD, SyncOptions
 from hewfl.torch.job import Job
+from hewfl.torch.sync import ZERO_WEIGHT_ROUNDS, name_zero_weights
 
 Array = NDArray[np.float64]
+
 pytestmark = pytest.mark.torch
 
 WEIGHTS = 1e-11
@@ -381,3 +388,93 @@ def test_a_guess_of_the_weights_changes_no_bit(pool: Pool, rule: str) -> None:
     ring = 2 * 2 * 4 * SIZE // 3
     more = [a[1] - b[1] for a, b in zip(results, plain, strict=True)]
     assert more == [0, 0, 0, 0, 0, ring, 0, 0]
+
+
+ALL = np.arange(3)
+
+
+def test_a_rank_is_named_once() -> None:
+    counts, weights = np.zeros(3, dtype=np.int64), np.array([0.5, 0.0, 0.5])
+    rounds = range(2 * ZERO_WEIGHT_ROUNDS)
+    texts = [name_zero_weights(counts, weights, ALL) for _ in rounds]
+    expected = f"weight zero for {ZERO_WEIGHT_ROUNDS} rounds in a row: rank 1"
+    assert texts[ZERO_WEIGHT_ROUNDS - 1] == expected
+    assert [text for text in texts if text] == [expected]
+
+
+def test_only_consecutive_rounds_with_a_displacement_count() -> None:
+    counts = np.zeros(3, dtype=np.int64)
+
+    def text_of(weights: list[float], ranks: Any = ALL) -> str:
+        return name_zero_weights(counts, np.array(weights), ranks)
+
+    for _ in range(ZERO_WEIGHT_ROUNDS - 1):
+        text_of([1.0, 0.0, 0.0])
+    assert text_of([0.5, 0.5, 0.0]).endswith("in a row: rank 2")
+    for _ in range(ZERO_WEIGHT_ROUNDS):  # rank 1 takes no part: its count stays
+        assert text_of([1.0, 0.0], np.array([0, 2])) == ""
+    for _ in range(ZERO_WEIGHT_ROUNDS - 1):
+        assert text_of([1.0, 0.0, 0.0]) == ""
+    assert text_of([1.0, 0.0, 0.0]).endswith("in a row: rank 1")
+
+
+def zero_weight_job(rank: int, _: int, folder: str) -> str:
+    """Two ranks; the rule gives weight to the first alone."""
+    module = Quadratic(rank, (torch.float64,))
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
+    options = SyncOptions(folder=folder)
+    with HewLocalSGD(module, optimizer, 1, First(), None, options) as local:
+        descend(module, optimizer, ZERO_WEIGHT_ROUNDS)
+    assert local.last is not None
+    return local.last.status
+
+
+@final
+@dataclass(frozen=True)
+class First:
+    """All weight to the first rank."""
+
+    name: ClassVar[str] = "first"
+    demands: ClassVar[Demands] = Demands()
+
+    def init(self, n: int, d: int, gradients: Any) -> None:
+        """There is no state."""
+
+    def plan(self, cohort: Cohort, state: None) -> LocalPlan:  # noqa: ARG002 - none
+        return LocalPlan(np.full(len(cohort.clients), 0.1))
+
+    def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
+        weights = np.zeros(round_.displacements.n)
+        weights[0] = 1.0
+        return Decision(weights, "the first"), state
+
+
+@pytest.mark.torch
+def test_the_trace_of_a_job_names_it(pool: Pool, tmp_path: Path) -> None:
+    statuses = pool.run(zero_weight_job, 2, str(tmp_path))
+    assert set(statuses) == {
+        f"the first; weight zero for {ZERO_WEIGHT_ROUNDS} rounds in a row: rank 1"
+    }
+    lines = (tmp_path / "seed-0" / "trace.jsonl").read_text().splitlines()
+    assert [record.status for record in from_lines(lines)][-1] == statuses[0]
+
+
+@final
+@dataclass(frozen=True)
+class TowardsZero(Aggregator):
+    """An aggregator that reads the anchor: a tenth of the way to zero."""
+
+    name: ClassVar[str] = "Towards zero"
+    needs: ClassVar[frozenset[Need]] = frozenset({"entries"})
+
+    def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
+        n = round_.displacements.n
+        step = -0.1 * round_.anchor
+        return Decision(np.full(n, 1 / n), "a tenth", step=step), state
+
+
+def test_an_aggregator_may_read_the_anchor(pool: Pool) -> None:
+    plan = Plan(TowardsZero(), rounds=2, dtypes=(torch.float64,))
+    for rounds in pool.run(play, 3, plan):
+        assert rounds[0].after == pytest.approx(0.9 * rounds[0].start)
+        assert rounds[1].after == pytest.approx(0.81 * rounds[0].start)
