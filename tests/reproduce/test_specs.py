@@ -48,7 +48,7 @@ def test_rivals_are_given_what_hew_has() -> None:
         "het-random": 14,
         "het-equal": 12,
     }
-    by_label = {m.label: m.entry(2.0).algorithm for m in het_random()}
+    by_label: dict[str, Any] = {m.label: m.entry(2.0).algorithm for m in het_random()}
     fixed = by_label["HEW-Fixed (uniform, corrected)"]
     corrected = by_label["HEW (Alg. 2)"].demands
     assert fixed.demands.traffic == corrected.traffic  # variates, same start
