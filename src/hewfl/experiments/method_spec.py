@@ -216,7 +216,7 @@ def check_method(method: MethodSpec, where: str) -> None:
 
 
 def _check_fields(given: Any, known: tuple[str, ...], where: str) -> None:
-    """Require known fields; an error for one of an earlier version gives the new name."""
+    """Require known fields; the error for an old name gives the new one."""
     for name in given:
         if name in OLD_FIELDS and name not in known:
             raise invalid(path(where, name), f"written as {OLD_FIELDS[name]}", name)
