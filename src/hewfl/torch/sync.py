@@ -166,7 +166,10 @@ def _aggregate(job: Job, records: RankRecords) -> RoundOutcome:
             if job.options.overlap:
                 text = "False for aggregators that need entries of displacements"
                 raise invalid("overlap", text, job.options.overlap) from None
-            job.reads_anchor = job.access is Access.ENTRIES
+            if job.access is Access.ENTRIES:
+                if job.reads_anchor:
+                    raise
+                job.reads_anchor = True
             job.access = Access.ENTRIES
 
 
