@@ -1,4 +1,4 @@
-"""The exceptions of hewfl: one root, four children and a grandchild."""
+"""The exceptions of hewfl."""
 
 
 class HewError(Exception):
@@ -21,10 +21,10 @@ class InvalidInputError(HewError, ValueError):
     Examples:
         >>> from hewfl import FedAvg
         >>> try:
-        ...     FedAvg(-1.0, 0.1)
+        ...     FedAvg(-1.0)
         ... except InvalidInputError as error:
         ...     print(error)
-        `smoothness` must be a positive finite number; got -1.0
+        `learning_rate` must be a positive finite number; got -1.0
     """
 
 
@@ -38,7 +38,7 @@ class SolverError(HewError, ArithmeticError):
 
 
 class DataError(HewError):
-    """A data set is absent, damaged or not what it claims to be.
+    """A data set is missing, damaged or not the one it should be.
 
     Examples:
         >>> from hewfl.data import load
@@ -58,10 +58,10 @@ class MissingExtraError(HewError, ImportError):
 
 
 class RuleError(InvalidInputError):
-    """A rule broke the contract of an algorithm, or raised what it should not.
+    """A rule broke the contract of an algorithm, or raised an error of another kind.
 
     The text names the entry, the round and the rule. It is a mistake in the rule's code,
-    not a round that cannot be decided: nothing can go on.
+    not a round that cannot be decided: the run stops.
 
     Examples:
         >>> issubclass(RuleError, InvalidInputError)  # so that it is caught as one
