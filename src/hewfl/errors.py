@@ -1,4 +1,4 @@
-"""The exceptions of hewfl."""
+"""The exceptions of hewfl: one root, four children and a grandchild."""
 
 
 class HewError(Exception):
@@ -21,10 +21,10 @@ class InvalidInputError(HewError, ValueError):
     Examples:
         >>> from hewfl import FedAvg
         >>> try:
-        ...     FedAvg(-1.0)
+        ...     FedAvg(-1.0, 0.1)
         ... except InvalidInputError as error:
         ...     print(error)
-        `learning_rate` must be a positive finite number; got -1.0
+        `smoothness` must be a positive finite number; got -1.0
     """
 
 
@@ -38,7 +38,7 @@ class SolverError(HewError, ArithmeticError):
 
 
 class DataError(HewError):
-    """A data set is missing, damaged or not the one it should be.
+    """A data set is absent, damaged or not what it claims to be.
 
     Examples:
         >>> from hewfl.data import load
@@ -58,10 +58,10 @@ class MissingExtraError(HewError, ImportError):
 
 
 class RuleError(InvalidInputError):
-    """A rule broke the contract of an algorithm, or raised an error of another kind.
+    """A rule broke the contract of an algorithm, or raised what it should not.
 
-    The text names the entry, the round and the rule. It is a mistake in the code of the
-    rule, not a round that cannot be decided: the run stops.
+    The text names the entry, the round and the rule. It is a mistake in the rule's
+    code, not a round that cannot be decided: nothing can go on.
 
     Examples:
         >>> issubclass(RuleError, InvalidInputError)  # so that it is caught as one
