@@ -6,8 +6,9 @@
 A scheduler and its workers are real processes on loopback, one cluster for each number
 of workers, started before anything is measured. A turn runs the same spec on every
 cluster and with `--jobs` on as many processes; turns are interleaved, and medians are
-reported. Efficiency is the time on one worker over the total time of all workers. The overhead of a
-task is measured with tasks that do nothing. All runs must leave the same bytes.
+reported. Efficiency is the time on one worker over the total time of all workers. The
+overhead of a task is measured with tasks that do nothing. All runs must leave the same
+bytes.
 """
 
 import argparse

@@ -133,8 +133,8 @@ def draw_unequal_steps(axes: Any) -> None:
         axes[:2],
         (shown.one_rate, shown.equal_totals),
         (
-            "one step size: long branches move further",
-            "equal total step: long branches are less noisy",
+            "one step size for all",
+            "equal total step size",
         ),
         strict=True,
     ):
@@ -146,7 +146,7 @@ def draw_unequal_steps(axes: Any) -> None:
         panel.set(title=title, xlim=(-1.2, 5.5), ylim=(-2.2, 4.2))
     axes[0].legend(loc="upper left", markerscale=2)
     axes[2].bar([f"H = {h}" for h in shown.horizons], shown.weights, color=colours)
-    axes[2].set(title="mean exact weight, equal total step")
+    axes[2].set(title="mean exact weight, equal totals")
 
 
 # ------------------------------------------------------------------ the certificate

@@ -1,6 +1,7 @@
 """The table of rules in docs/results/torch.md, from the numbers of `torch_rules.py`.
 
-    python -m reproduce rules-table reproduce/results/torch_rules.json docs/results/torch.md
+    python -m reproduce rules-table \\
+        reproduce/results/torch_rules.json docs/results/torch.md
 
 Every number is a difference to equal weights on the same seeds, with the half width of
 its 95 % interval. Test losses: less is better.

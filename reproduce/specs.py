@@ -417,7 +417,7 @@ def _fixed(step: str) -> MethodSpec:
     return MethodSpec("HewFixed", HEW_FIXED, {}, grid)
 
 
-def _scaled(  # noqa: PLR0913 - one line of a table
+def _scaled(
     method: str,
     label: str,
     rates: Rates,

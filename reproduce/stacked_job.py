@@ -3,8 +3,8 @@
 Ranks differ in speed: in the time of one round rank i does H_i steps of b_i samples, so
 rounds are equal wall-clock for every rule. Each keeps the state of its optimiser from
 round to round, as under `hewfl.torch`. All rules see the same samples. What happens
-between rounds is hewfl's: the rules decide on a `Round`, the server step and the average
-of iterates are the server's.
+between rounds is hewfl's: the rules decide on a `Round`, the server step and the
+average of iterates are the server's.
 """
 
 from collections.abc import Mapping

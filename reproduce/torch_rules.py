@@ -5,10 +5,10 @@
         [--json FILE [--docs docs/results/torch.md]]
 
 Rules x server step x scenarios x models x seeds, at equal wall-clock: `stacked_job.py`
-says how a round is made. Every finished cell (model, scenario, seed; all rules in it) is a
-file in FOLDER, and a command that is stopped goes on with what is missing. The averaged
-model (EMA of the iterates) is judged beside the iterate. Differences are to equal
-weights on the same seeds, with intervals of 95 %.
+says how a round is made. Every finished cell (model, scenario, seed; all rules in
+it) is a file in FOLDER, and a command that is stopped goes on with what is missing. The
+averaged model (EMA of the iterates) is judged beside the iterate. Differences are to
+equal weights on the same seeds, with intervals of 95 %.
 """
 
 import argparse
@@ -133,7 +133,7 @@ def run_cell(task: tuple[str, str, int, int, str, str]) -> str:
 
 
 def gather(folder: Path, models: list[str], seeds: int) -> dict[str, Any]:
-    """Finished cells of whole seeds, as lists over seeds by model, scenario and entry."""
+    """Finished cells of whole seeds: lists over seeds by model, scenario and entry."""
     numbers: dict[str, Any] = {"rounds": {}, "seeds": 0, "seconds": {}, "cells": {}}
     whole = [
         seed

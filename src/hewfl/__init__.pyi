@@ -7,7 +7,7 @@ from hewfl.algorithms.hew_hom import HewHom
 from hewfl.algorithms.online_curvature import OnlineCurvature
 from hewfl.control.joint_problem import predictive_control
 from hewfl.core.algorithm import Algorithm, Demands, Traffic
-from hewfl.core.displacements import Displacements
+from hewfl.core.displacements import Displacements, Products
 from hewfl.core.records import (
     ClientProfile,
     ControlSolution,
@@ -81,11 +81,11 @@ __all__ = [
     "HewControl", "HewError", "HewFixed", "HewHet", "HewHom", "HiddenBatches",
     "History", "InvalidInputError", "LocalPlan", "LocalSGD", "Method", "MinibatchSGD",
     "MissingExtraError", "OnlineCurvature", "Pipeline", "PoissonSteps",
-    "ProblemBounds", "RandomLabels", "RandomParticipation", "RandomUpdates",
-    "RotatingParticipation", "Round", "RuleError", "SampledParticipation", "Scaffold",
-    "ScaledUpdates", "Scenario", "ServerStep", "SimplexSolution", "SolverError",
-    "StaleUpdates", "StepWeighted", "TimedSteps", "Trace", "Traffic",
-    "UniformLocalSGD", "UpperState", "__version__", "combine", "data_gap",
-    "post_local_weights", "predictive_control", "simulate", "solve_simplex_qp",
-    "threshold_weights",
+    "ProblemBounds", "Products", "RandomLabels", "RandomParticipation",
+    "RandomUpdates", "RotatingParticipation", "Round", "RuleError",
+    "SampledParticipation", "Scaffold", "ScaledUpdates", "Scenario", "ServerStep",
+    "SimplexSolution", "SolverError", "StaleUpdates", "StepWeighted", "TimedSteps",
+    "Trace", "Traffic", "UniformLocalSGD", "UpperState", "__version__", "combine",
+    "data_gap", "post_local_weights", "predictive_control", "simulate",
+    "solve_simplex_qp", "threshold_weights",
 ]  # fmt: skip

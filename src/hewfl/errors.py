@@ -60,8 +60,8 @@ class MissingExtraError(HewError, ImportError):
 class RuleError(InvalidInputError):
     """A rule broke the contract of an algorithm, or raised what it should not.
 
-    The text names the entry, the round and the rule. It is a mistake in the rule's code,
-    not a round that cannot be decided: nothing can go on.
+    The text names the entry, the round and the rule. It is a mistake in the rule's
+    code, not a round that cannot be decided: nothing can go on.
 
     Examples:
         >>> issubclass(RuleError, InvalidInputError)  # so that it is caught as one

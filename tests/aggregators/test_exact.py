@@ -195,7 +195,7 @@ def test_around_the_mean_one_is_averaging_itself(rng: np.random.Generator) -> No
         rule: Any = ExactWeights(by=by, cross_fit=False)
         expected = weights(Mean(by=by), round_)
         np.testing.assert_array_equal(weights(rule, round_), expected)
-        near: Any = ExactWeights(kappa=1 + 1e-9, by=by, cross_fit=False)  # type: ignore[arg-type]  # a key
+        near: Any = ExactWeights(kappa=1 + 1e-9, by=by, cross_fit=False)
         assert weights(near, round_) == pytest.approx(expected, abs=1e-6)
 
 
@@ -338,7 +338,7 @@ def test_shares_and_kappa_of_the_mean_are_checked() -> None:
 def test_no_l_no_certificate() -> None:
     """Traces carry no terms of a bound, and the audit has nothing to say."""
     problem = random_quadratic(4, 3, 5)
-    entries = [
+    entries: list[Any] = [
         Method(
             LocalSGD(total=0.1),
             ExactWeights(kappa=2.0, normalize="total_step", cross_fit=False),

@@ -167,7 +167,7 @@ def test_mean_cosines_need_no_common_scale() -> None:
 )
 @pytest.mark.parametrize("scale", [1e-160, 1e-9, 1e9, 1e160])
 def test_weights_have_no_unit(
-    algorithm: Disagreement | Agreement, scale: float, rng: np.random.Generator
+    algorithm: Method, scale: float, rng: np.random.Generator
 ) -> None:
     moved = 1 + rng.standard_normal((6, 5))
     cohort = make_cohort([1] * 6)

@@ -15,7 +15,7 @@ N = 7
 
 
 def decide(
-    rule: Trust, rows: Any, state: TrustState | None = None, steps: Any = None
+    rule: Method, rows: Any, state: TrustState | None = None, steps: Any = None
 ) -> tuple[Any, TrustState]:
     rows = np.asarray(rows, dtype=np.float64)
     cohort = make_cohort([1] * len(rows) if steps is None else steps)

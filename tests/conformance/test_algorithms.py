@@ -74,7 +74,8 @@ def of_aggregators() -> list[Case]:
         for name in aggregators.NAMES
     ]
     a = aggregators
-    return plain + [
+    return [
+        *plain,
         Case("nova-equal", under(a.NormalizedMean(by="equal")), averages=False),
         Case("mgda-box", under(a.FedMGDAPlus(epsilon=0.05)), averages=False),
         Case("mgda-length", under(a.FedMGDAPlus(relative=False)), averages=False),

@@ -1,7 +1,7 @@
 """Every rule in every transport: one decision, wherever the displacements lie.
 
-The simulator's matrix is the measure. The replies of a federation are `ChunkedDisplacements`; the
-ranks of a torch job are real processes over gloo.
+The simulator's matrix is the measure. The replies of a federation are
+`ChunkedDisplacements`; the ranks of a torch job are real processes over gloo.
 """
 
 from typing import Any

@@ -60,7 +60,7 @@ def test_the_lines_are_the_paper_s() -> None:
     for spec in (cnn, head):
         assert all(1.75 in m.grid["kappa"] for m in spec.methods if "kappa" in m.grid)
         by_label = {m.label: m for m in spec.methods}
-        minibatch = by_label["minibatch SGD"].candidates()[0].entry(1.0).algorithm
+        minibatch: Any = by_label["minibatch SGD"].candidates()[0].entry(1.0).algorithm
         assert minibatch.local == LocalSGD(total=0.25, at_anchor=True)  # one step
     assert cnn.methods[1].method == "UniformLocalSGD"  # FedAvg of the text
 
@@ -98,11 +98,11 @@ def test_rates_of_a_module() -> None:
         MethodSpec("FedAvg", "b", {"amplitude": 2.0}),
         MethodSpec("HewHom", "c", {"amplitude": 1.0}),
     ]
-    plain, total, exact = entries_of(spec, methods, 1 / rate)
-    assert plain.algorithm.local.learning_rate == pytest.approx(2 * rate)
-    assert total.algorithm.local.total == pytest.approx(2 * rate * h)
-    assert isinstance(exact.algorithm, HewHom)
-    assert exact.algorithm.smoothness == pytest.approx(1 / (rate * h))
+    rules: list[Any] = [e.algorithm for e in entries_of(spec, methods, 1 / rate)]
+    assert rules[0].local.learning_rate == pytest.approx(2 * rate)
+    assert rules[1].local.total == pytest.approx(2 * rate * h)
+    assert isinstance(rules[2], HewHom)
+    assert rules[2].smoothness == pytest.approx(1 / (rate * h))
     with pytest.raises(InvalidInputError, match="step_scale"):
         MethodSpec("FedAvg", "a", {"step_scale": 0.0}).entry(1.0)
 

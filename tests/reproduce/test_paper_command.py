@@ -133,7 +133,8 @@ def test_figure_2_stopped_by_ctrl_c_goes_on_when_called_again(
         patch.setattr(Bars, "step", step)
         stopped = runner.invoke(app, [*words(place, "fig2"), "--jobs", "0"])
     assert stopped.exit_code == 130
-    told = "stopped; resume with: python -m reproduce paper fig2 --quick --jobs 0 --runs-dir "
+    command = "python -m reproduce paper fig2 --quick --jobs 0 --runs-dir "
+    told = f"stopped; resume with: {command}"
     assert stopped.stderr.count("stopped") == 1
     assert told in stopped.stderr
     result = paper(place, "fig2")

@@ -133,8 +133,8 @@ def pages() -> Iterator[tuple[str, str]]:
         yield (DOCS / name).read_text(encoding="utf-8"), "\n".join(texts)
     server_step = (ROOT / "server_step" / "results.md").read_text(encoding="utf-8")
     seen = [f"{value:.5f}" for value in measured_steps()]
-    texts = (file.read_text(encoding="utf-8") for file in DOCS.rglob("*.md"))
-    page = next(text for text in texts if BEGIN in text)
+    pages = (file.read_text(encoding="utf-8") for file in DOCS.rglob("*.md"))
+    page = next(text for text in pages if BEGIN in text)
     yield page.partition("## What was measured")[2], "\n".join([server_step, *seen])
 
 

@@ -1,6 +1,7 @@
 """The paper's experiments as specs."""
 
 import tomllib
+from typing import Any
 
 import numpy as np
 from reproduce.specs import (
@@ -47,12 +48,12 @@ def test_rivals_are_given_what_hew_has() -> None:
         "het-random": 14,
         "het-equal": 12,
     }
-    by_label = {m.label: m.entry(2.0).algorithm for m in het_random()}
+    by_label: dict[str, Any] = {m.label: m.entry(2.0).algorithm for m in het_random()}
     fixed = by_label["HEW-Fixed (uniform, corrected)"]
     corrected = by_label["HEW (Alg. 2)"].demands
     assert fixed.demands.traffic == corrected.traffic  # variates, same start
     assert (fixed.demands.variates, fixed.demands.gradients) == (True, True)
-    nova = by_label["FedNova (uniform)"]
+    nova: Any = by_label["FedNova (uniform)"]
     assert nova.aggregator == NormalizedMean(by="equal")
     one, many = (by_label[f"minibatch SGD ({k})"] for k in ("one step", "H steps"))
     two = np.arange(2)

@@ -1,4 +1,4 @@
-"""The table of rules in docs/results/torch.md: how it is made, and that it is what was run."""
+"""The table of rules in docs/results/torch.md: how it is made, and what was run."""
 
 from typing import Any
 

@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from hewfl import Federation, FixedSteps, HewHet, HewHom, Scaffold, simulate
+from hewfl import (
+    Federation,
+    FedProx,
+    FixedSteps,
+    HewHet,
+    HewHom,
+    MinibatchSGD,
+    Scaffold,
+    simulate,
+)
 from hewfl.problems import Softmax
 
 CUDA = pytest.param(
@@ -41,6 +50,7 @@ def test_tensors_give_the_same_run(device: str, dtype: str, rounding: float) -> 
     problem = softmax(dtype)
     L = problem.smoothness
     entries: list[Any] = [HewHom(L, 0.5), HewHet(L, 0.5), Scaffold(0.3 / L)]
+    entries += [FedProx(0.3 / L, prox=0.5), MinibatchSGD(0.3 / L)]
     federation = Federation(FixedSteps([1, 2, 4, 8, 2, 1]), 5)
     there = moved(problem, device)
     given: dict[str, Any] = {"rounds": 6, "seed": 4, "dtype": np.dtype(dtype)}

@@ -127,7 +127,7 @@ def lost_once(rank: int, _: int, *, cleared: bool) -> tuple[list[Any], list[str]
 
 
 def rested(rank: int, _: int) -> list[int]:
-    """Nobody moves in the second period, as a warm-up schedule may have it."""
+    """No rank moves in the second period, as in a warm-up schedule."""
     module = Quadratic(rank, (torch.float32,))
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     averager = HewAverager(module.parameters(), 1, options=SMALL)

@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
 ]
-OUTER = replace(SMALL, server_step=ServerStep(0.7, 0.9, nesterov=True, average="ema"))
+OPTIONS = replace(SMALL, server_step=ServerStep(0.7, 0.9, nesterov=True, average="ema"))
 
 
 @contextmanager
@@ -54,7 +54,7 @@ def trained(device: str, rule: str, options: SyncOptions) -> np.ndarray:
 def test_rounds_on_a_gpu_are_those_on_the_host(
     tmp_path: Path, rule: str, how: str
 ) -> None:
-    options = replace(OUTER, gram="full") if how == "full" else OUTER
+    options = replace(OPTIONS, gram="full") if how == "full" else OPTIONS
     if how == "on host":
         options = replace(options, anchor_on_host=True)
     with alone("gloo", tmp_path / "gloo"):

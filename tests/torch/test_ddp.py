@@ -33,7 +33,7 @@ def wrapped(inner: nn.Module, how: str) -> nn.Module:
 
 
 def alone(rank: int, _: int, how: str) -> list[float]:
-    """Rank 1 does a step in the first round, rank 0 none: nobody waits for it."""
+    """Rank 1 does a step in the first round, rank 0 none: no rank waits for it."""
     inner = normed()
     module = wrapped(inner, how)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)

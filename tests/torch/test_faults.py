@@ -89,7 +89,7 @@ def all_lost(rank: int, ranks: int, gram: Any) -> None:
 
 
 @pytest.mark.parametrize("gram", ["sketch", "full"])
-def test_nobody_finite_is_an_error_on_every_rank(pool: Pool, gram: str) -> None:
+def test_no_finite_rank_is_an_error_on_every_rank(pool: Pool, gram: str) -> None:
     for text in texts_of(pool.outcomes(all_lost, 2, gram)):
         assert text == "no rank's model was finite"
 
@@ -180,7 +180,7 @@ def test_missing_ranks_are_named_and_nobody_hangs(pool: Pool) -> None:
 
 
 def timeless(rank: int, ranks: int) -> None:
-    """As on NCCL, whose waiting has no limit: the last rank is not heard of again."""
+    """As on NCCL, whose waits have no limit: the last rank stays silent."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Communicator, "has_time_limits", False)
         silent(rank, ranks)
@@ -202,7 +202,7 @@ def played_timeless(rank: int, ranks: int, plan: Plan) -> list[RoundView]:
         return play(rank, ranks, plan)
 
 
-def test_meeting_in_the_store_is_as_meeting_by_collective(pool: Pool) -> None:
+def test_rendezvous_in_the_store_equal_those_by_collectives(pool: Pool) -> None:
     plan = Plan("variate", rounds=5)
     usual, other = pool.run(play, 4, plan), pool.run(played_timeless, 4, plan)
     for a, b in zip(usual, other, strict=True):
@@ -237,7 +237,7 @@ def idle(rank: int, _: int) -> Any:
     with local:
         descend(module, optimizer, 0 if rank == 1 else 1)
         report = local.sync()
-        assert local.sync() is None  # nobody has done a step since
+        assert local.sync() is None  # no rank has done a step since
     return report
 
 

@@ -107,7 +107,7 @@ def test_a_killed_job_loses_no_round(pool: Pool, tmp_path: Path) -> None:
 
 
 def averaged(rank: int, _: int, folder: str) -> None:
-    """Two rounds of an averager, which nobody tells that the job has ended."""
+    """Two rounds of an averager, which does not see the end of the job."""
     module = Quadratic(rank, (torch.float32,))
     optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
     options = SyncOptions(folder=folder)

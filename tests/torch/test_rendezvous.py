@@ -1,4 +1,4 @@
-"""Ranks that meet for different things, or with gradients that nobody corrected."""
+"""Ranks that come to different rendezvous, or with gradients that are not corrected."""
 
 from datetime import timedelta
 from typing import Any
@@ -89,7 +89,7 @@ def test_two_of_one_layout_are_told_apart(pool: Pool, in_store: bool) -> None:
 
 
 def absent(rank: int, _: int, rule: str, last: str) -> None:
-    """Rank 2 does not come again after its `last` meeting, but lives on."""
+    """Rank 2 is absent after its `last` rendezvous; its process continues."""
     store = dist.distributed_c10d._get_default_store()
     group = dist.new_group([0, 1, 2], timeout=timedelta(seconds=1.5))
     try:
@@ -100,14 +100,14 @@ def absent(rank: int, _: int, rule: str, last: str) -> None:
 
 
 def come(rank: int, rule: str, last: str, group: Any) -> None:
-    """To all meetings of a round; rank 2 to some."""
+    """Come to all rendezvous of a round; rank 2 to some."""
     if rank == 2 and last == "none":
         return
     options = SyncOptions(bucket_bytes=64, timeout=timedelta(seconds=40))
     module = Quadratic(rank, (torch.float32,))
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     local = HewLocalSGD(module, optimizer, 2, make_aggregator(rule), group, options)
-    local.__enter__()  # never left: that would be a meeting
+    local.__enter__()  # never left: that would be a rendezvous
     if rank == 2 and last == "construction":
         return
     descend(module, optimizer, 1 if rank == 2 else 2)
@@ -122,7 +122,7 @@ def come(rank: int, rule: str, last: str, group: Any) -> None:
         ("variate", "first step", "in round 0", "last seen at the first step"),
     ],
 )
-def test_a_rank_that_misses_any_meeting_is_named(
+def test_a_rank_that_misses_any_rendezvous_is_named(
     pool: Pool, rule: str, last: str, place: str, last_place: str
 ) -> None:
     """The group's own timeout of 1.5 s is the shorter one: what is said is measured."""

@@ -311,7 +311,7 @@ def checkpointed(rank: int, _: int, folder: str) -> list[bytes]:
 
 
 def test_ranks_may_write_one_checkpoint_together(pool: Pool, tmp_path: Path) -> None:
-    """What is a rank's own is told apart, what all share is kept once."""
+    """The part of each rank has its own key; what all share is saved once."""
     for whole, cut in pool.run(checkpointed, 2, str(tmp_path / "all")):
         assert whole == cut
 

@@ -40,8 +40,8 @@ from hewfl import (
     StepWeighted,
     UniformLocalSGD,
 )
-from hewfl.aggregators import Agreement, FedExP, GeometricMedian
-from hewfl.core.algorithm import Algorithm, Corrected
+from hewfl.aggregators import Aggregator, Agreement, FedExP, GeometricMedian
+from hewfl.core.algorithm import Algorithm, Corrected, Need
 from hewfl.core.round import Cohort, LocalPlan
 from hewfl.displacements.control_variates import ControlVariates
 from hewfl.displacements.dense import matrix_round
@@ -457,3 +457,24 @@ def test_the_trace_of_a_job_names_it(pool: Pool, tmp_path: Path) -> None:
     }
     lines = (tmp_path / "seed-0" / "trace.jsonl").read_text().splitlines()
     assert [record.status for record in from_lines(lines)][-1] == statuses[0]
+
+
+@final
+@dataclass(frozen=True)
+class TowardsZero(Aggregator):
+    """An aggregator that reads the anchor: a tenth of the way to zero."""
+
+    name: ClassVar[str] = "Towards zero"
+    needs: ClassVar[frozenset[Need]] = frozenset({"entries"})
+
+    def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
+        n = round_.displacements.n
+        step = -0.1 * round_.anchor
+        return Decision(np.full(n, 1 / n), "a tenth", step=step), state
+
+
+def test_an_aggregator_may_read_the_anchor(pool: Pool) -> None:
+    plan = Plan(TowardsZero(), rounds=2, dtypes=(torch.float64,))
+    for rounds in pool.run(play, 3, plan):
+        assert rounds[0].after == pytest.approx(0.9 * rounds[0].start)
+        assert rounds[1].after == pytest.approx(0.81 * rounds[0].start)

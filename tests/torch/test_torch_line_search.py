@@ -17,7 +17,7 @@ from hewfl.torch import HewAverager, HewLocalSGD, SyncOptions
 
 Array = NDArray[np.float64]
 pytestmark = pytest.mark.torch
-OUTER = ServerStep(1.0, 0.5, line_search_samples=9)
+SERVER_STEP = ServerStep(1.0, 0.5, line_search_samples=9)
 RATE = 0.01
 
 
@@ -37,7 +37,7 @@ class RankRecord:
 def make(rank: int, asked: list[int]) -> tuple[Any, Any, HewLocalSGD]:
     module = Quadratic(rank, (torch.float64,))
     optimizer = torch.optim.SGD(module.parameters(), lr=RATE)
-    options = SyncOptions(bucket_bytes=64, server_step=OUTER)
+    options = SyncOptions(bucket_bytes=64, server_step=SERVER_STEP)
     local = HewLocalSGD(module, optimizer, 99, "step-weighted", None, options)
 
     def probe(samples: int) -> Any:
@@ -99,9 +99,9 @@ def test_measured_steps_are_the_engines(pool: Pool, tmp_path: Path) -> None:
             assert np.abs(outcome[rank].before[t] - ends[rank]).max() < 1e-12
         w = np.array([1 / 3, 2 / 3])
         s = w @ (np.stack(ends) - x)
-        points = trial_lengths(OUTER)
+        points = trial_lengths(SERVER_STEP)
         table = [[loss(rank, x + a * s) for a in points] for rank in range(2)]
-        results = fit_line_search(OUTER, w, np.array(table))
+        results = fit_line_search(SERVER_STEP, w, np.array(table))
         for rank in outcome:
             measured = rank.reports[t].line_search
             assert measured.length == pytest.approx(results.length)
@@ -119,7 +119,7 @@ def test_measured_steps_are_the_engines(pool: Pool, tmp_path: Path) -> None:
 def refusals(rank: int, _: int) -> list[str]:
     module = Quadratic(rank, (torch.float64,))
     optimizer = torch.optim.SGD(module.parameters(), lr=RATE)
-    options = SyncOptions(server_step=OUTER)
+    options = SyncOptions(server_step=SERVER_STEP)
     texts = []
     with pytest.raises(InvalidInputError) as caught:
         HewAverager(module.parameters(), 2, options=options)

@@ -106,9 +106,9 @@ class TrimmedMean(Aggregator):
         step_k = mean of Δ_ik over all i but the b largest and the b smallest,
         b = ⌊β n⌋
 
-    β must be no less than the share of faulty clients. With few clients b may be zero: the
-    rule is then the plain mean, and the status tells b. The step is no combination of
-    displacements, so it is given as such; `weights` is the share of a client in the
+    β must be no less than the share of faulty clients. With few clients b may be zero:
+    the rule is then the plain mean, and the status gives b. The step is no combination
+    of updates, so it is given as such; `weights` is the share of a client in the
     values that were kept, over the coordinates in which clients differ.
 
     Attributes:

@@ -119,7 +119,7 @@ def kappa_model(
 
     Args:
         round_: with the displacements.
-        reference: g, a vector of the round's space or an `LinearCombination`.
+        reference: g, a vector of the round's space or a `LinearCombination`.
         kappa: κ, a number or a function of t.
         total_step: s_i, if the reference is −(1/S) Σ Δ_i/s_i.
 

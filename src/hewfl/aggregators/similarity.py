@@ -108,9 +108,9 @@ class Sieve(Aggregator):
         τ = max(0.4, 2/(n − 1)).
 
     The step of a client longer than c times the median counts as one of that length,
-    and weights then sum to less than one. τ = 0 drops every client with a_i ≤ 0; a large τ
-    only clips. Where no client moved, or all turn back, the weights are those of FedAvg,
-    clipped.
+    and weights then sum to less than one. τ = 0 drops every client with a_i ≤ 0; a
+    large τ only clips. Where no client moved, or all turn back, the weights are those
+    of FedAvg, clipped.
 
     Attributes:
         tolerance: τ ≥ 0; as above if it is not given.

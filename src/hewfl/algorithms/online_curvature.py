@@ -141,8 +141,9 @@ class OnlineCurvature:
 
     For models without a known L. `rule.smoothness` is then 1/learning rate: it sets the
     step sizes for good, and is the guess ℓ̂ starts from. ℓ̂_t is the secant estimate
-    above; round t is in it, and successive server steps are all that it needs. Nothing certifies that ℓ̂_t is above the curvature, so the weights are
-    exact for their model and the model is no bound: `pathwise_audit` does not judge it.
+    above; round t is in it, and successive server steps are all that it needs. Nothing
+    certifies that ℓ̂_t is above the curvature, so the weights are exact for their model
+    and the model is no bound: `pathwise_audit` does not judge it.
 
     Attributes:
         rule: Algorithm 2 or 3.

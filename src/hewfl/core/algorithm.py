@@ -147,8 +147,8 @@ class RoundModel:
     (th:realized-het-one-step, th:realized-hom-one-step).
 
     Attributes:
-        reference: g, a vector of the round's space, an `LinearCombination` of its displacements,
-            or None for zero.
+        reference: g, a vector of the round's space, a `LinearCombination` of its
+            displacements, or None for zero.
         curvature: Λ.
         smoothness: L; None where no L is known. Then the model chooses weights and
             certifies nothing: traces carry no terms of a bound, audits skip it.

@@ -90,7 +90,8 @@ class Round:
 
     Attributes:
         anchor: x_t, as the transport keeps vectors.
-        displacements: Δ_i = y_i − x_t, one vector per client of the cohort.
+        displacements: Δ_i = y_i − x_t, one vector per client of the cohort. Sketches of
+            them have the part `Products` alone, for rules that do not need entries.
         cohort: who they are.
         plan: their instructions.
         losses: F_i(x_t), for rules that demand them, else None.

@@ -1,5 +1,5 @@
-/* Passes over the displacements, compiled: twins of gram.py, post_local.py, sketch.py and variates.py,
- * for speed only. Callers go through hewfl.core.native.library(); every entry point checks
+/* Passes over the displacements, compiled: the same results as gram.py, weighted_sum.py,
+ * count_sketch.py and control_variates.py, for speed only. Callers go through hewfl.core.native.library(); every entry point checks
  * that its buffers are as long as it will read or write.
  */
 #include "../core/_kernels.h"
@@ -14,7 +14,7 @@ MULTIARCH static void add_scaled_exactly(double alpha, const double *x, double *
         y[i] = fma(alpha, x[i], y[i]);
 }
 
-enum { FLOAT32, FLOAT64, BFLOAT16, ZEROS }; /* ZEROS: a row of zeros that nobody stores */
+enum { FLOAT32, FLOAT64, BFLOAT16, ZEROS }; /* ZEROS: a row of zeros that is not stored */
 enum { CHUNK = 256, FLUSH = 256, PIECE = 4096 }; /* numbers that fit a cache; see flush */
 static const Py_ssize_t SIZE[] = {4, 8, 2, 0};
 

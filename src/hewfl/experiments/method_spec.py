@@ -57,6 +57,8 @@ OLD_FIELDS = {
     "ground": 'amplitude in place of step_scale for ground = "equal"',
     "pace": "step_scale for plain steps, amplitude for a total step",
     "pace_unit": "unit",
+    "measure": "line_search_samples",
+    "measure_at": "line_search_points",
     "pace_reference": "problem.reference_steps",
     "rate_scale": "step_scale",
     "proximal": "prox",
@@ -214,7 +216,7 @@ def check_method(method: MethodSpec, where: str) -> None:
 
 
 def _check_fields(given: Any, known: tuple[str, ...], where: str) -> None:
-    """Require known fields; an error for one of an earlier version gives the new name."""
+    """Require known fields; the error for an old name gives the new one."""
     for name in given:
         if name in OLD_FIELDS and name not in known:
             raise invalid(path(where, name), f"written as {OLD_FIELDS[name]}", name)

@@ -13,8 +13,8 @@ from itertools import combinations
 from typing import Literal, final
 
 import numpy as np
-from jaxtyping import Float64
 
+from hewfl.core.array_types import Float64
 from hewfl.core.validation import Array, ArrayLike, invalid
 from hewfl.experiments.results import LARGER_IS_BETTER, Axis, Results, axis_values
 

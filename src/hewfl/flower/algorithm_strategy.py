@@ -33,8 +33,8 @@ class AlgorithmStrategy(HewStrategy):
     Args:
         algorithm: such as `hewfl.HewHet(smoothness=1.0, amplitude=0.5)`.
         population: n, clients in all; partition ids are 0 to n − 1.
-        local_steps: sampler of the local steps; None takes what a node's config offers as
-            `local-steps`, else one.
+        local_steps: sampler of the local steps; None takes what a node's config offers
+            as `local-steps`, else one.
         participation: law of participation; drawn from the seed and the round.
         wait_seconds: how long to wait for nodes; a round then goes on without them.
         **plain: as of `HewStrategy`. Before the first round the strategy waits for

@@ -58,7 +58,12 @@ Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 OnRound = Callable[[int, Mapping[str, float]], object]
 DEFAULT = "sieve"
 """The best safe aggregator on three stock apps: the table in docs/flower.md."""
-_RENAMED = {"rule": "aggregator", "outer": "server_step", "longest": "max_norm_ratio"}
+_RENAMED = {
+    "rule": "aggregator",
+    "outer": "server_step",
+    "longest": "max_norm_ratio",
+    "horizons": "local_steps",
+}
 
 
 class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr

@@ -257,8 +257,8 @@ class Method:
     def demands(self) -> Demands:
         """What the parts need, and what travels."""
         needs, start = self.aggregator.needs, self.local.variates
-        # A total step is planned for known H_i: no step counts travel up. It travels down
-        # once, unless gradients at the anchor leave the scaling to the server.
+        # A total step is planned for known H_i: no step counts travel up. It travels
+        # down once, unless gradients at the anchor leave the scaling to the server.
         is_shared = self.local.is_shared
         scalars = int("steps" in needs and not is_shared) + int("losses" in needs)
         sent = int(is_shared and not getattr(self.local, "at_anchor", False))

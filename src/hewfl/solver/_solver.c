@@ -353,7 +353,7 @@ static int descend(Problem *p, Py_ssize_t j)
 }
 
 /* Wolfe's corral from the current support; returns pivots, or -1 when it gives up. An
- * index refused at step zero is banned until something moves; when nobody outside wants
+ * index refused at step zero is banned until something moves; when no index outside wants
  * to enter, members that are not yet level are refined. */
 static Py_ssize_t corral(Problem *p, Py_ssize_t limit)
 {

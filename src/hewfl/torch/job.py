@@ -70,7 +70,8 @@ class Job:
         exchange: of displacements.
         variates: control variates, None for algorithms without.
         access: what the algorithm sees of displacements.
-        reads_anchor: whether it reads x as well, which few do.
+        reads_anchor: whether it may read x as well: a whole algorithm, or an aggregator
+            once it has.
         unchecked: ranks, weights, model and sketches of the last round, whose weights
             are not yet checked on the data.
         product: ⟨d, Δ⟩ of this rank in the last round, for that check.
@@ -129,7 +130,7 @@ class Job:
         by_entries = options.gram == "full" or demands.variates
         by_entries = by_entries or "entries" in demands.needs
         self.access = Access.ENTRIES if by_entries else Access.NONE
-        self.reads_anchor = False
+        self.reads_anchor = not hasattr(algorithm, "aggregator")
         if options.overlap:
             if by_entries:
                 text = "False with control variates, aggregators that need entries, and"

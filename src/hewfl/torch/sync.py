@@ -73,22 +73,17 @@ def sync(job: Job, work: LocalWork) -> SyncReport | None:
         RankError: ranks are missing or disagree, no displacement is finite, or the new
             model would not be; the model is then as it was.
     """
-    if job.options.server_step.line_search_samples is not None and job.probe is None:
-        rule = "followed by `HewLocalSGD.set_probe`, which measures a loss"
-        raise invalid(
-            "server_step.line_search_samples",
-            rule,
-            job.options.server_step.line_search_samples,
-        )
+    samples = job.options.server_step.line_search_samples
+    if samples is not None and job.probe is None:
+        rule = "left out without a probe (`HewLocalSGD.set_probe`)"
+        raise invalid("server_step.line_search_samples", rule, samples)
     apply_pending(job)
     start, sent_before = time.perf_counter(), job.comm.bytes_sent
     last = job.product, job.weights_digest
     arguments = Purpose.ROUND, work, job.rounds, last, partial(_meanwhile, job)
     with job.rendezvous.gather(*arguments) as records:
-        wait_seconds, sketch_check = (
-            time.perf_counter() - start,
-            _check_last(job, records),
-        )
+        wait_seconds = time.perf_counter() - start
+        sketch_check = _check_last(job, records)
         job.is_over = bool(records.rows["leaving"].all())
         outcome = None
         if records.purpose is Purpose.FIRST_STEP:  # this rank has left its loop
@@ -102,9 +97,8 @@ def sync(job: Job, work: LocalWork) -> SyncReport | None:
         return sync(job, work)
     job.state, job.rounds = outcome.state, job.rounds + 1
     outcome = replace(outcome, decision=_note_zero_weights(job, outcome))
-    bytes_sent = job.comm.bytes_sent - sent_before
     report = SyncReport(
-        bytes_sent=bytes_sent,
+        bytes_sent=job.comm.bytes_sent - sent_before,
         seconds=time.perf_counter() - start,
         wait_seconds=wait_seconds,
         sketch_check=sketch_check,
@@ -172,7 +166,10 @@ def _aggregate(job: Job, records: RankRecords) -> RoundOutcome:
             if job.options.overlap:
                 text = "False for aggregators that need entries of displacements"
                 raise invalid("overlap", text, job.options.overlap) from None
-            job.reads_anchor = job.access is Access.ENTRIES
+            if job.access is Access.ENTRIES:
+                if job.reads_anchor:
+                    raise
+                job.reads_anchor = True
             job.access = Access.ENTRIES
 
 

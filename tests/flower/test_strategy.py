@@ -224,7 +224,7 @@ def test_what_a_wrapper_hides_is_not_kept(tmp_path: Path) -> None:
             run(wrapped)
 
 
-# ------------------------------------------------------------------ server_step, folder, log
+# ------------------------------------------------------------------ folder, log
 
 
 def test_outer_steps_by_one_argument() -> None:
