@@ -2,7 +2,6 @@
 
 import math
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -13,15 +12,9 @@ from hewfl.cli.error_messages import as_change, one_line_errors
 from hewfl.cli.execute import execute, show_verdicts, tune_one
 from hewfl.cli.options import RUNS_DIR, Address, Chunk, Jobs, RunsDir, with_client_chunk
 from hewfl.core.validation import invalid
+from hewfl.experiments.run import complete_spec
 from hewfl.experiments.run_folder import folder_for, open_folder
-from hewfl.experiments.spec import (
-    Spec,
-    read_toml,
-    spec_from_table,
-    template,
-    with_overrides,
-)
-from hewfl.experiments.spec_lint import refuse_unused_fields
+from hewfl.experiments.spec import template
 from hewfl.report.page import write_report
 
 Overrides = Annotated[
@@ -44,7 +37,7 @@ def run(
 ) -> None:
     """Tune and run an experiment; resume it if it was begun."""
     with one_line_errors(as_change):
-        spec = with_client_chunk(read(file, overrides or []), client_chunk)
+        spec = with_client_chunk(complete_spec(file, overrides or []), client_chunk)
         folder, console = folder_for(spec, runs_dir), Console()
         execute([folder], jobs, console, cluster=cluster)
         show_verdicts(folder, console)
@@ -62,7 +55,7 @@ def tune(
     """Choose the hyper-parameters of a spec from its grids; run no seeds."""
     console = Console()
     with one_line_errors(as_change):
-        spec = with_client_chunk(read(file, overrides or []), client_chunk)
+        spec = with_client_chunk(complete_spec(file, overrides or []), client_chunk)
         folder = folder_for(spec, runs_dir)
         tune_one(folder, jobs, console, cluster=cluster)
         if folder.spec.is_tuned:
@@ -147,15 +140,3 @@ def _target(text: str) -> tuple[str, float]:
     if not math.isfinite(number):
         raise invalid("--target", "a quantity and a number, as a=1", repr(text))
     return name, number
-
-
-def read(file: Path, overrides: Sequence[str]) -> Spec:
-    """Read the spec in a file, with overrides from the command line.
-
-    Raises:
-        DataError: the file cannot be read or is not TOML.
-        InvalidInputError: a field breaks a rule, or has no effect.
-    """
-    spec = spec_from_table(with_overrides(read_toml(file), overrides), file.parent)
-    refuse_unused_fields(spec)
-    return spec
