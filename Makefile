@@ -125,9 +125,9 @@ format: $(VENV)/dev.stamp
 bench: $(VENV)/bench.stamp
 	$(BIN)/python benchmarks/solvers.py
 	$(BIN)/python benchmarks/aggregate.py
-	$(BIN)/python benchmarks/engine.py
+	$(BIN)/python benchmarks/softmax_rounds.py
 	$(BIN)/python benchmarks/theory.py
-	$(BIN)/python benchmarks/paper.py --data digits
+	$(BIN)/python benchmarks/paper_grid.py --data digits
 	$(BIN)/python benchmarks/torch_engine.py
 	$(BIN)/python benchmarks/allreduce.py
 	$(BIN)/python benchmarks/flower.py

@@ -1,8 +1,8 @@
-"""Rounds of FedAvg in Flower's simulation runtime, on the shape of `engine.py`.
+"""Rounds of FedAvg in Flower's simulation runtime, on the shape of `softmax_rounds.py`.
 
     python benchmarks/flower_rounds.py FOLDER ROUNDS
 
-Called by `engine.py --flower PYTHON` in an environment with `flwr[simulation]` and
+Called by `softmax_rounds.py --flower PYTHON` in an environment with `flwr[simulation]` and
 torch. FOLDER holds features.npy and labels.npy, the clients' samples one after another.
 Prints one line of JSON: wall seconds of each round, start-up not counted.
 """

@@ -4,8 +4,9 @@
 
 n displacements of d numbers lie on the device. The kernels of
 hewfl.displacements.gpu read them once, in float64. The peer is cuBLAS in the precision
-of the data: the product alone, without origin or slope. The measure is the bandwidth of a plain read of the same
-data, `X.sum()`, or of `X.mean(dim=0)` where that is faster. Times are medians by device
+of the data: the product alone, without origin or slope. The measure is the
+bandwidth of a plain read of the same data, `X.sum()`, or of `X.mean(dim=0)` where that
+is faster. Times are medians by device
 events, the cache flushed in between. Errors are relative to the lengths of the vectors,
 against float64 on the device. With --grid other settings of a kernel are timed as well:
 the constants in hewfl.displacements.gpu are the best of them.

@@ -7,8 +7,8 @@
 Rules x server step x scenarios x models x seeds, at equal wall-clock: `stacked_job.py`
 says how a round is made. Every finished cell (model, scenario, seed; all rules in
 it) is a file in FOLDER, and a command that is stopped goes on with what is missing. The
-averaged model (EMA of the iterates) is judged beside the iterate. Differences are to equal
-weights on the same seeds, with intervals of 95 %.
+averaged model (EMA of the iterates) is judged beside the iterate. Differences are to
+equal weights on the same seeds, with intervals of 95 %.
 """
 
 import argparse

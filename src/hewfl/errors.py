@@ -21,10 +21,10 @@ class InvalidInputError(HewError, ValueError):
     Examples:
         >>> from hewfl import FedAvg
         >>> try:
-        ...     FedAvg(-1.0, 0.1)
+        ...     FedAvg(-1.0)
         ... except InvalidInputError as error:
         ...     print(error)
-        `smoothness` must be a positive finite number; got -1.0
+        `learning_rate` must be a positive finite number; got -1.0
     """
 
 

@@ -30,7 +30,7 @@ from hewfl.methods.method import LocalSGD
 from hewfl.methods.registry import ALGORITHMS, METHODS
 from hewfl.server.server_step import ServerStep
 
-KEY = re.compile(r" ?\[([A-Z][A-Za-z]+\d{4}[a-z]?)\]")
+KEY = re.compile(r" ?\[([A-Z][A-Za-z]+\d{4}[a-z]?)(?:, [^\]]*)?\]")
 """A citation in a docstring."""
 OWN, OTHERS = "of hewfl", "not of hewfl"
 PAPER = "Pasechnyuk2026"

@@ -30,6 +30,9 @@ REFERENCES = {
     "statistical rates. ICML 2018",
     "Blanchard2017": "Blanchard et al. Machine learning with adversaries: Byzantine "
     "tolerant gradient descent. NeurIPS 2017",
+    "Reddi2021": "Reddi et al. Adaptive federated optimization. ICLR 2021",
+    "Hsu2019": "Hsu, Qi, Brown. Measuring the effects of non-identical data "
+    "distribution for federated visual classification. arXiv:1909.06335",
     "Karimireddy2021": "Karimireddy et al. Learning from history for Byzantine robust "
     "optimization. arXiv:2012.10333",
 }

@@ -1,7 +1,7 @@
 """`hewfl paper` and `hewfl study`: the reproduction, which lives in a checkout."""
 
-import runpy
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
@@ -38,5 +38,5 @@ def _reproduce(command: str, arguments: list[str] | None) -> None:
                 f"{text}; in a checkout of hewfl run: python -m reproduce {command}"
             )
     sys.path.insert(0, str(root))
-    sys.argv = [f"hewfl {command}", command, *(arguments or [])]
-    runpy.run_module("reproduce", run_name="__main__")
+    app = import_module("reproduce.__main__").app
+    app([command, *(arguments or [])], prog_name="python -m reproduce")

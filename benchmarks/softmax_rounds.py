@@ -1,6 +1,6 @@
 """Rounds of the engine against a naive PyTorch loop and Flower, in one run.
 
-    python benchmarks/engine.py [--quick] [--device cpu|cuda] [--flower PYTHON]
+    python benchmarks/softmax_rounds.py [--quick] [--device cpu|cuda] [--flower PYTHON]
                                 [--json FILE] [--markdown FILE]
 
 The paper's shape: softmax regression on 785 features and 10 classes, 20 clients, 4
