@@ -2,7 +2,7 @@
 
     python benchmarks/flower_rounds.py FOLDER ROUNDS
 
-Called by `softmax_rounds.py --flower PYTHON` in an environment with `flwr[simulation]` and
+Called by `softmax_rounds.py --flower PYTHON` where `flwr[simulation]` is installed with
 torch. FOLDER holds features.npy and labels.npy, the clients' samples one after another.
 Prints one line of JSON: wall seconds of each round, start-up not counted.
 """

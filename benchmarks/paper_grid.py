@@ -1,6 +1,6 @@
 """One regime of the paper's grid: the engine against a plain per-client loop.
 
-    python benchmarks/paper_grid.py [--quick] [--data mnist] [--device cuda] [--json FILE]
+    python benchmarks/paper_grid.py [--quick] [--data NAME] [--device cuda] [--json F]
 
 Both do the same work on the same rounds: every method's own plan and rule, the same
 clients and horizons. The plain loop goes method by method and client by client: copy a

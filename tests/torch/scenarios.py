@@ -21,7 +21,7 @@ from hewfl import LocalSGD, Method
 from hewfl.aggregators import ExactWeights
 from hewfl.torch import HewAverager, HewLocalSGD, SyncOptions
 from hewfl.torch.job import DEFAULT
-from hewfl.torch.options import SyncReport
+from hewfl.torch.sync_options import SyncReport
 
 Array = NDArray[np.float64]
 SHAPES = ((7, 3), (5,), (2, 2, 3), (1,), (11,))

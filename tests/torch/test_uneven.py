@@ -12,7 +12,7 @@ from torch import nn
 
 from hewfl import FedAvgM, InvalidInputError, ServerStep
 from hewfl.torch import HewLocalSGD, SyncOptions
-from hewfl.torch.options import SyncReport
+from hewfl.torch.sync_options import SyncReport
 
 Array = NDArray[np.float64]
 pytestmark = pytest.mark.torch

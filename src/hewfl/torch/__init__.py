@@ -25,7 +25,7 @@ import torch.distributed.nn as _early  # noqa: F401 - for the time of the import
 from hewfl.torch.averager import HewAverager
 from hewfl.torch.collectives import RankError
 from hewfl.torch.local_sgd import HewLocalSGD
-from hewfl.torch.options import SyncOptions, SyncReport
+from hewfl.torch.sync_options import SyncOptions, SyncReport
 from hewfl.torch.torchft_rounds import QuorumLocalSGD
 
 __all__ = [

@@ -12,11 +12,11 @@ from hewfl.core.validation import invalid
 from hewfl.torch.collectives import plain_group
 from hewfl.torch.job import DEFAULT, Choice, Job, choose_method
 from hewfl.torch.optimizer_hooks import mean_rate
-from hewfl.torch.options import SyncOptions, SyncReport, refuse_old_arguments
 from hewfl.torch.parameters import SharedParameters
 from hewfl.torch.rendezvous import LocalWork
 from hewfl.torch.state_dicts import job_state, load_job_state
 from hewfl.torch.sync import sync
+from hewfl.torch.sync_options import SyncOptions, SyncReport, refuse_old_arguments
 
 _log = logging.getLogger("hewfl.torch")
 

@@ -23,7 +23,6 @@ from hewfl.server.state import Entry, as_entry
 from hewfl.torch.collectives import Communicator, check_group
 from hewfl.torch.exchange import Exchange
 from hewfl.torch.job_trace import JobTrace
-from hewfl.torch.options import Probe, SyncOptions
 from hewfl.torch.parameters import (
     Layout,
     SharedParameters,
@@ -34,6 +33,7 @@ from hewfl.torch.parameters import (
 from hewfl.torch.rank_variates import RankVariates, SpreadVariates
 from hewfl.torch.rendezvous import AgreedValue, Rendezvous
 from hewfl.torch.shared_model import SharedModel
+from hewfl.torch.sync_options import Probe, SyncOptions
 
 DEFAULT = Sieve(tolerance=0.2, by="equal")
 """The default aggregator: equal weights among ranks that agree with the others. In the

@@ -12,7 +12,7 @@ from hewfl.server.line_search import add_line_search_traffic
 from hewfl.server.run_log import RunLog, describe
 from hewfl.server.server_step import ServerStep
 from hewfl.server.trace import RoundRecord, decision_fields
-from hewfl.torch.options import SyncReport
+from hewfl.torch.sync_options import SyncReport
 
 
 @final

@@ -21,16 +21,16 @@ from hewfl.torch.optimizer_hooks import (
     is_plain_sgd,
     list_optimizers,
 )
-from hewfl.torch.options import (
+from hewfl.torch.parameters import SharedParameters
+from hewfl.torch.shared_model import is_finite
+from hewfl.torch.state_dicts import job_state, load_job_state
+from hewfl.torch.sync import apply_pending, sync
+from hewfl.torch.sync_options import (
     Probe,
     SyncOptions,
     SyncReport,
     refuse_old_arguments,
 )
-from hewfl.torch.parameters import SharedParameters
-from hewfl.torch.shared_model import is_finite
-from hewfl.torch.state_dicts import job_state, load_job_state
-from hewfl.torch.sync import apply_pending, sync
 
 _log = logging.getLogger("hewfl.torch")
 

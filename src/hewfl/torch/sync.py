@@ -36,9 +36,9 @@ from hewfl.server.line_search import LineSearchResult, fit_line_search, trial_le
 from hewfl.server.state import checked_decision
 from hewfl.torch.collectives import RankError, name_ranks, ring_bytes
 from hewfl.torch.job import Access, Job, are_same
-from hewfl.torch.options import SyncReport
 from hewfl.torch.rendezvous import LocalWork, Purpose, RankRecords
 from hewfl.torch.shared_model import is_finite
+from hewfl.torch.sync_options import SyncReport
 
 ZERO_WEIGHT_ROUNDS = 8
 """Consecutive rounds with weight zero after which a rank is named."""
