@@ -4,11 +4,17 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from hewfl.core.local_branch import ClientObjective, StepContext
 from hewfl.core.validation import invalid
+from hewfl.errors import MissingExtraError
+
+try:
+    import torch
+except ImportError as error:
+    text = "a torch client needs PyTorch: install hewfl's extra torch"
+    raise MissingExtraError(text) from error
 
 
 def torch_objective(
