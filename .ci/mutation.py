@@ -36,7 +36,7 @@ Mutants = list[tuple[Any, str, int | None]]
 
 
 def package_of(name: str) -> str:
-    """The package `solver` for `hewfl.solver.problem.x_f__mutmut_3`."""
+    """The package `solver` for `hewfl.solver.weight_problem.x_f__mutmut_3`."""
     return name.split(".")[1]
 
 

@@ -81,7 +81,7 @@ def test_fedavg_passes_the_listed_files() -> None:
 @pytest.mark.unchecked
 def test_algorithm_2_passes_the_listed_files() -> None:
     _, listed = listed_files()
-    solver = {"solver/simplex.py", "solver/problem.py"}  # sees the Gram matrix
+    solver = {"solver/simplex.py", "solver/weight_problem.py"}  # sees the Gram matrix
     problem = random_quadratic(seed=0, n=6, d=D)
     method = HewHet(problem.smoothness, 1.0)
     assert files_passed(method) | solver == listed

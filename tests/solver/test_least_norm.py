@@ -19,7 +19,7 @@ from hewfl.solver.least_norm import (
     row_space,
     row_space_of_factor,
 )
-from hewfl.solver.problem import scale_problem
+from hewfl.solver.weight_problem import scale_problem
 
 pytestmark = pytest.mark.usefixtures("path")
 

@@ -20,8 +20,8 @@ from tests.tolerances import (
 from hewfl import solve_simplex_qp, threshold_weights
 from hewfl.errors import SolverError
 from hewfl.solver.active_set import SolverResult
-from hewfl.solver.problem import scale_problem
 from hewfl.solver.simplex import ACCEPTED, require_optimal
+from hewfl.solver.weight_problem import scale_problem
 
 pytestmark = pytest.mark.usefixtures("path")
 

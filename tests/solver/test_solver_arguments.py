@@ -8,7 +8,7 @@ import torch
 from tests.tolerances import GAP
 
 from hewfl import InvalidInputError, solve_simplex_qp
-from hewfl.solver.problem import stack_problems
+from hewfl.solver.weight_problem import stack_problems
 
 pytestmark = pytest.mark.usefixtures("path")
 

@@ -17,9 +17,9 @@ from hewfl.solver.large import (
     solve_large,
 )
 from hewfl.solver.least_norm import LEAST_NORM, UNIQUE
-from hewfl.solver.problem import scale_problem
 from hewfl.solver.simplex import solve_gram
 from hewfl.solver.threshold import threshold_law
+from hewfl.solver.weight_problem import scale_problem
 
 pytestmark = pytest.mark.usefixtures("path")
 

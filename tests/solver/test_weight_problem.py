@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests import known_solutions as problems
 
 from hewfl.solver.least_norm import SimplexQP
-from hewfl.solver.problem import WeightProblem, scale_problem
+from hewfl.solver.weight_problem import WeightProblem, scale_problem
 
 
 @given(seed=st.integers(0, 10_000), decade=st.integers(-150, 150))

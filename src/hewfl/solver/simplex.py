@@ -24,7 +24,7 @@ from hewfl.solver.active_set import SolverResult, active_set, is_independent
 from hewfl.solver.large import lifted_factor, solve_large
 from hewfl.solver.least_norm import UNIQUE, SimplexQP, least_norm_minimiser
 from hewfl.solver.pivoting import block_pivoting
-from hewfl.solver.problem import (
+from hewfl.solver.weight_problem import (
     Stack,
     WeightProblem,
     check_finite,
