@@ -21,7 +21,7 @@ from flwr.serverapp.strategy import (
 )
 
 from hewfl import HewHet, HewHom, InvalidInputError, LocalSGD, Method, ServerStep
-from hewfl.aggregators import NAMES, FedAWARE, QFedAvg, make
+from hewfl.aggregators import NAMES, FedAdp, FedAWARE, Mean, QFedAvg, Trust, make
 from hewfl.experiments.run_folder import open_folder
 from hewfl.flower import HewStrategy, load_model
 from hewfl.report.page import write_report
@@ -88,6 +88,7 @@ def test_the_default_is_fedavg_where_clients_agree() -> None:
     metrics = run(HewStrategy(**QUIET), 1).train_metrics_clientapp[1]
     shares = np.array(SIZES) / sum(SIZES)
     np.testing.assert_allclose(metrics["weights"], shares, rtol=1e-12)
+    assert "steps" not in metrics  # the rule does not ask for them
 
 
 def test_plain_sgd_is_declared_by_the_rule_and_told_its_step_size() -> None:
@@ -120,12 +121,12 @@ def test_a_rule_that_asks_for_steps_says_what_to_add() -> None:
     ("changes", "text"),
     [
         ({"aggregator": "best"}, "`aggregator` must be one of mean, .*; got 'best'"),
-        ({"aggregator": HewHet(1.0, 1.0)}, "does not identify clients"),
-        (
-            {"aggregator": Method(LocalSGD(1.0), FedAWARE())},
-            "does not identify clients",
-        ),
+        ({"aggregator": HewHet(1.0, 1.0)}, "without control variates"),
+        ({"aggregator": FedAWARE(), "folder": "run"}, "`folder` must be left out"),
         ({"aggregator": Method(LocalSGD(1.0), QFedAvg(1.0))}, "needs no losses"),
+        ({"aggregator": "oracle"}, "no truth"),
+        ({"aggregator": Method(LocalSGD(1.0, prox=0.1), Mean())}, "or `at_anchor`"),
+        ({"aggregator": Method(LocalSGD(1.0, at_anchor=True), Mean())}, "`at_anchor`"),
         ({"max_norm_ratio": 0.0}, "`max_norm_ratio` must be"),
         ({"rule": "sieve"}, "written as `aggregator`"),
         ({"longest": 3.0}, "written as `max_norm_ratio`"),
@@ -312,6 +313,35 @@ def test_clients_are_numbered_as_they_appear_whatever_their_ids() -> None:
         bits.add(vector(result.arrays).tobytes())
         assert result.train_metrics_clientapp[2]["clients"] == list(range(N))
     assert len(bits) == 1
+
+
+@pytest.mark.parametrize("rule", [Trust(), FedAdp(), FedAWARE()], ids=type)
+def test_rules_that_remember_clients_run_in_a_fleet_that_grows(rule: Any) -> None:
+    rng, guessing = np.random.default_rng(3), 2
+
+    def guess(question: Message, answer: Message) -> list[Message]:
+        answer.content["numbers"]["num-steps"] = 4  # of all, as lengths are alike
+        if grid.partition_of(question) == guessing:
+            sent = question.content["arrays"].to_numpy_ndarrays()
+            ends = [x + rng.standard_normal(x.shape).astype(x.dtype) for x in sent]
+            answer.content["model"] = ArrayRecord(ends)
+        return [answer]
+
+    def join(t: int, numbers: Any) -> None:
+        del numbers
+        if t == 1 and len(grid.nodes) == 3:
+            grid.connect(3)
+            grid.connect(4)
+
+    grid = StubGrid(stock_app(), 3, tamper=guess)
+    strategy = HewStrategy(aggregator=rule, on_round=join, **QUIET)
+    rounds = strategy.start(grid, model(), 3).train_metrics_clientapp
+    assert [rounds[t]["clients"] for t in (1, 2, 3)] == [[0, 1, 2], *[[*range(5)]] * 2]
+    assert all(rounds[t]["accepted"] for t in (1, 2, 3))
+    if isinstance(rule, Trust):
+        assert strategy.state.algorithm.rounds.tolist() == [3, 3, 3, 2, 2]
+        weights = np.array(rounds[3]["weights"])
+        assert weights[guessing] < 0.05 < np.delete(weights, guessing).min()
 
 
 def test_measured_steps_are_refused() -> None:
