@@ -1,4 +1,4 @@
-"""Nobody takes over: whatever a client tells or sends, the next round is sane.
+"""Limits on one client: whatever it reports or sends, the next round is sane.
 
 The property test sends fuzzed replies through `aggregate_train`, fifteen of them beside
 sixteen honest ones in each round: two thousand in `make test`, ten thousand in

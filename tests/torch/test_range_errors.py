@@ -11,7 +11,7 @@ from torch import nn
 
 from hewfl import ServerStep
 from hewfl.torch import HewLocalSGD, RankError, SyncOptions
-from hewfl.torch.rendezvous import LocalWork
+from hewfl.torch.rendezvous import RankWork
 
 pytestmark = pytest.mark.torch
 
@@ -77,7 +77,7 @@ def step(module: nn.Linear, optimizer: Any, rank: int, size: float) -> None:
 
 def take_back(local: HewLocalSGD, module: nn.Linear, start: torch.Tensor) -> None:
     """Go on from the common model as if the last step had not been."""
-    local._steps.work = LocalWork()
+    local._steps.work = RankWork()
     with torch.no_grad():
         module.weight.copy_(start)
 
@@ -114,7 +114,7 @@ def far_variate(rank: int, _: int) -> tuple[str, list[bytes], list[bytes]]:
         with pytest.raises(RankError) as caught:
             local.sync()
         after = variates(local)
-        local._steps.work = LocalWork()
+        local._steps.work = RankWork()
     return str(caught.value), before, after
 
 

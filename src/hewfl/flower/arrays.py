@@ -24,7 +24,7 @@ from hewfl.core.validation import invalid
 
 @final
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ArrayLayout:
     """Where the arrays of a model lie in its vector.
 
     Attributes:
@@ -65,7 +65,7 @@ class Layout:
         )
 
 
-def layout_of(record: ArrayRecord) -> Layout:
+def layout_of(record: ArrayRecord) -> ArrayLayout:
     """The layout of a model.
 
     Raises:
@@ -77,10 +77,10 @@ def layout_of(record: ArrayRecord) -> Layout:
         kinds = sorted({str(a.dtype) for a in arrays.values()})
         raise invalid("arrays", "a model with parameters of real numbers", kinds)
     shapes = tuple(a.shape for a in real.values())
-    return Layout(tuple(real), shapes, tuple(str(a.dtype) for a in real.values()))
+    return ArrayLayout(tuple(real), shapes, tuple(str(a.dtype) for a in real.values()))
 
 
-def to_vector(layout: Layout, record: Mapping[str, Array]) -> Float[Vector, " d"]:
+def to_vector(layout: ArrayLayout, record: Mapping[str, Array]) -> Float[Vector, " d"]:
     """The vector of a model, in the precision of local branches."""
     return np.concatenate(flat_views(layout, record), dtype=layout.dtype)
 
@@ -90,7 +90,7 @@ def to_float64(record: ArrayRecord) -> Float[Vector, " d"]:
     return to_vector(layout_of(record), record).astype(np.float64)
 
 
-def flat_views(layout: Layout, record: Mapping[str, Array]) -> list[NDArray[Any]]:
+def flat_views(layout: ArrayLayout, record: Mapping[str, Array]) -> list[NDArray[Any]]:
     """The arrays of a model as vectors that hewfl's kernels can read.
 
     They are copied only where the kernels could not read them: half precision, foreign
@@ -116,7 +116,9 @@ def flat_views(layout: Layout, record: Mapping[str, Array]) -> list[NDArray[Any]
 
 
 def to_record(
-    layout: Layout, vector: Float[Vector, " d"], template: ArrayRecord | None = None
+    layout: ArrayLayout,
+    vector: Float[Vector, " d"],
+    template: ArrayRecord | None = None,
 ) -> ArrayRecord:
     """The model of a vector, each array in its own precision.
 

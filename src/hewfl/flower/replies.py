@@ -28,7 +28,7 @@ from hewfl.core.validation import Array, invalid
 from hewfl.displacements.chunked import ChunkedDisplacements
 from hewfl.displacements.weighted_sum import inner_with_sum
 from hewfl.errors import InvalidInputError
-from hewfl.flower.arrays import Layout, flat_views, to_vector
+from hewfl.flower.arrays import ArrayLayout, flat_views, to_vector
 from hewfl.flower.messages import (
     MEAN_GRADIENT,
     PARTITION,
@@ -101,7 +101,7 @@ class OpenRound:
 
     t: int
     arrays: ArrayRecord
-    layout: Layout
+    layout: ArrayLayout
     grid: Grid
     requests: Sequence[Request]
     absent: Sequence[Exclusion] = ()

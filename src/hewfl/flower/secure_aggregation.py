@@ -32,7 +32,7 @@ from hewfl.core.validation import Array, Mask, invalid
 from hewfl.displacements.dense import matrix_round
 from hewfl.errors import HewError
 from hewfl.flower import messages as keys
-from hewfl.flower.arrays import Layout, flat_views, to_record
+from hewfl.flower.arrays import ArrayLayout, flat_views, to_record
 from hewfl.flower.messages import log
 from hewfl.flower.replies import ClientUpdate
 from hewfl.methods.registry import as_algorithm
@@ -77,7 +77,7 @@ class SecondPhase:
     """
 
     grid: Grid
-    layout: Layout
+    layout: ArrayLayout
     t: int
     sketches: Sequence[ClientUpdate]
     timeout: float

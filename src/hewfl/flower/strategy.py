@@ -57,7 +57,7 @@ from hewfl.server.trace import RoundRecord
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 OnRound = Callable[[int, Mapping[str, float]], object]
 DEFAULT = "sieve"
-"""The best safe aggregator on three stock apps: the table in docs/flower.md."""
+"""The least behind the best strategy of a cell: the tables in docs/flower.md."""
 _RENAMED = {
     "rule": "aggregator",
     "outer": "server_step",

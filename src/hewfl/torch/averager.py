@@ -13,7 +13,7 @@ from hewfl.torch.collectives import plain_group
 from hewfl.torch.job import DEFAULT, Choice, Job, choose_method
 from hewfl.torch.optimizer_hooks import mean_rate
 from hewfl.torch.parameters import SharedParameters
-from hewfl.torch.rendezvous import LocalWork
+from hewfl.torch.rendezvous import RankWork
 from hewfl.torch.state_dicts import job_state, load_job_state
 from hewfl.torch.sync import sync
 from hewfl.torch.sync_options import SyncOptions, SyncReport, refuse_old_arguments
@@ -90,7 +90,7 @@ class HewAverager(ModelAverager):  # type: ignore[misc]  # torch is untyped to m
         self.step, self.period, self.warmup_steps = 0, period, warmup_steps
         self._named = [(f"number {k}", p) for k, p in enumerate(params)]
         self._job = Job(SharedParameters(self._named), group, algorithm, options)
-        self._work = LocalWork()
+        self._work = RankWork()
         self.last: SyncReport | None = None
 
     @property
@@ -124,7 +124,7 @@ class HewAverager(ModelAverager):  # type: ignore[misc]  # torch is untyped to m
             self._work = self._work.after_step(rate)
             if (self.step - self.warmup_steps) % self.period == 0:
                 report = sync(self._job, self._work)
-                self._work = LocalWork()
+                self._work = RankWork()
                 if report is not None:
                     self.last = report
                     self._warn_if_excluded(report)

@@ -24,7 +24,7 @@ from hewfl.torch.collectives import Communicator, check_group
 from hewfl.torch.exchange import Exchange
 from hewfl.torch.job_trace import JobTrace
 from hewfl.torch.parameters import (
-    Layout,
+    BucketLayout,
     SharedParameters,
     digest,
     form_of,
@@ -280,7 +280,7 @@ def are_same(weights: Float64[Array, " n"], others: Float64[Array, " n"]) -> boo
 
 
 def _agreed_values(
-    parameters: SharedParameters, layout: Layout, chosen: Any
+    parameters: SharedParameters, layout: BucketLayout, chosen: Any
 ) -> tuple[AgreedValue, ...]:
     """What all ranks must have in common: the model, the aggregator, the options."""
     shapes = [f"{k} {form_of(p)[:2]}" for k, p in parameters.trainable.items()]

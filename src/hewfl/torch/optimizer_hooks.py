@@ -12,7 +12,7 @@ import torch
 
 from hewfl.core.validation import invalid
 from hewfl.torch.job import Job
-from hewfl.torch.rendezvous import LocalWork
+from hewfl.torch.rendezvous import RankWork
 from hewfl.torch.sync import start_variates
 
 
@@ -42,7 +42,7 @@ class StepCounter:
 
     def reset(self) -> None:
         """Count from zero."""
-        self.work, self._since = LocalWork(), time.monotonic()
+        self.work, self._since = RankWork(), time.monotonic()
 
     def add_tokens(self, tokens: int) -> None:
         """Add tokens to the work."""

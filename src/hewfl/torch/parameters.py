@@ -160,7 +160,7 @@ class Bucket:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Layout:
+class BucketLayout:
     """The buckets of a model.
 
     Attributes:
@@ -174,7 +174,7 @@ class Layout:
     signature: int
 
 
-def plan_layout(parameters: Sequence[torch.Tensor], bucket_bytes: int) -> Layout:
+def plan_layout(parameters: Sequence[torch.Tensor], bucket_bytes: int) -> BucketLayout:
     """Cut a model into buckets of at most `bucket_bytes`.
 
     Raises:
@@ -200,7 +200,7 @@ def plan_layout(parameters: Sequence[torch.Tensor], bucket_bytes: int) -> Layout
             buckets.append(Bucket(dtype, tuple(pieces), begin))
             begin += buckets[-1].size
     described = [(str(p.dtype), tuple(p.shape), p.stride()) for p in parameters]
-    return Layout(tuple(buckets), begin, digest(described, bucket_bytes))
+    return BucketLayout(tuple(buckets), begin, digest(described, bucket_bytes))
 
 
 def digest(*values: Any) -> int:

@@ -28,7 +28,7 @@ ROW = np.dtype(
     + [("total_step", "f8"), ("product", "f8")]
     + [("weights_digest", "i8"), ("digests", "i8", 3)]
 )
-"""The record that a rank sends: its `LocalWork`, and all that must agree."""
+"""The record that a rank sends: its `RankWork`, and all that must agree."""
 _AGREEING = ("purpose", "instance", "rounds", "digests")
 """Fields that agree at most rendezvous."""
 _TEXT_BYTES = 1600
@@ -53,7 +53,7 @@ class Purpose(IntEnum):
 
 @final
 @dataclass(frozen=True, slots=True)
-class LocalWork:
+class RankWork:
     """One rank's work since the last round: exchanged, never assumed.
 
     Attributes:
@@ -72,7 +72,7 @@ class LocalWork:
     leaving: bool = False
     finite: bool = True
 
-    def after_step(self, learning_rate: float) -> "LocalWork":
+    def after_step(self, learning_rate: float) -> "RankWork":
         """The work after one more step."""
         total = self.total_step + learning_rate
         return replace(self, steps=self.steps + 1, total_step=total)
@@ -145,7 +145,7 @@ class Rendezvous:
             number = torch.tensor([job], device=comm.device)
             comm.broadcast(number)
             job = attendance.job = int(number)
-        with self.gather(Purpose.CONSTRUCTION, LocalWork(), 0, job=job) as records:
+        with self.gather(Purpose.CONSTRUCTION, RankWork(), 0, job=job) as records:
             attendance.job = int(records.rows["job"][0])
             yield
 
@@ -153,7 +153,7 @@ class Rendezvous:
     def gather(
         self,
         purpose: Purpose,
-        work: LocalWork,
+        work: RankWork,
         rounds: int,
         last: tuple[float, int] = (0.0, 0),
         meanwhile: Callable[[], NDArray[np.uint8] | None] | None = None,

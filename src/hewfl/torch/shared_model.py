@@ -13,7 +13,7 @@ from hewfl.server.server_step import (
     add_iterate,
     average_weight,
 )
-from hewfl.torch.parameters import Layout
+from hewfl.torch.parameters import BucketLayout
 
 CHUNK = 2**18
 """Entries processed at a time on the host: several passes over them stay in cache."""
@@ -47,7 +47,7 @@ class SharedModel:
     def __init__(
         self,
         parameters: Sequence[torch.Tensor],
-        layout: Layout,
+        layout: BucketLayout,
         server_step: ServerStep,
         *,
         on_host: bool = False,

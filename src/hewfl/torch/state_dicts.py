@@ -16,14 +16,14 @@ import torch
 from hewfl.errors import DataError
 from hewfl.server.checkpoint import flatten, unflatten
 from hewfl.torch.job import Job
-from hewfl.torch.rendezvous import LocalWork
+from hewfl.torch.rendezvous import RankWork
 from hewfl.torch.sync import apply_pending
 
 FORMAT = 6
 Tensors = dict[str, torch.Tensor]
 
 
-def job_state(job: Job, work: LocalWork) -> dict[str, Any]:
+def job_state(job: Job, work: RankWork) -> dict[str, Any]:
     """All that this rank carries from round to round besides model and optimiser.
 
     The parameters y as well: construction overwrites them, so a model that was loaded
@@ -49,7 +49,7 @@ def job_state(job: Job, work: LocalWork) -> dict[str, Any]:
     }
 
 
-def load_job_state(job: Job, state: Mapping[str, Any]) -> LocalWork:
+def load_job_state(job: Job, state: Mapping[str, Any]) -> RankWork:
     """Restore a job from `job_state`; the local work at that time.
 
     Where the state has no part for this rank among as many ranks, the rank joins: it
@@ -65,11 +65,11 @@ def load_job_state(job: Job, state: Mapping[str, Any]) -> LocalWork:
     if local is not None and local.get("rounds") != state["rounds"]:
         local = None  # of an older checkpoint, in which this rank took part
     parts = [(_common_tensors(job), state["common"])]
-    algorithm, work = job.initial_state(), LocalWork()
+    algorithm, work = job.initial_state(), RankWork()
     if local is not None:
         parts.append((_rank_tensors(job), local))
         arrays = {k: v.cpu().numpy().copy() for k, v in local["algorithm"].items()}
-        algorithm, work = unflatten(algorithm, arrays), LocalWork(**local["work"])
+        algorithm, work = unflatten(algorithm, arrays), RankWork(**local["work"])
     pairs = [
         (tensors, source.get(name, {}), name)
         for targets, source in parts

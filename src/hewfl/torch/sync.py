@@ -1,6 +1,6 @@
 """A round: rendezvous, decision, sum, new model, report.
 
-1. Ranks exchange their `LocalWork` and agree on all else.
+1. Ranks exchange their `RankWork` and agree on all else.
 2. The algorithm decides the same on every rank. It sees of the displacements what it
    needs (`exchange.py`): nothing, their sketches, or all entries. Where it asks for
    more than it was given, all ranks see that alike; it is given more at once and from
@@ -36,7 +36,7 @@ from hewfl.server.line_search import LineSearchResult, fit_line_search, trial_le
 from hewfl.server.state import checked_decision
 from hewfl.torch.collectives import RankError, name_ranks, ring_bytes
 from hewfl.torch.job import Access, Job, are_same
-from hewfl.torch.rendezvous import LocalWork, Purpose, RankRecords
+from hewfl.torch.rendezvous import Purpose, RankRecords, RankWork
 from hewfl.torch.shared_model import is_finite
 from hewfl.torch.sync_options import SyncReport
 
@@ -63,7 +63,7 @@ class RoundOutcome:
     line_search: LineSearchResult | None = None
 
 
-def sync(job: Job, work: LocalWork) -> SyncReport | None:
+def sync(job: Job, work: RankWork) -> SyncReport | None:
     """Aggregate what all ranks did since the last round.
 
     Returns:
@@ -131,7 +131,7 @@ def start_variates(job: Job) -> None:
             its first step.
     """
     assert job.variates is not None
-    work = LocalWork(finite=job.variates.take_gradients())
+    work = RankWork(finite=job.variates.take_gradients())
     with job.rendezvous.gather(Purpose.FIRST_STEP, work, job.rounds) as records:
         _initialise_variates(job, records)
 
