@@ -327,7 +327,7 @@ def report_tables(rows: list[dict[str, Any]]) -> str:
 
 def gram_routes(rng: np.random.Generator) -> list[dict[str, Any]]:
     """The compiled kernel and BLAS for the products of a round, either way forced."""
-    found, kept = [], gram.FEW_CLIENTS
+    rows, default = [], gram.FEW_CLIENTS
     for n, d in ROUTES:
         data = as_dense("displacements", make_round(n, d).data)
 
@@ -337,10 +337,10 @@ def gram_routes(rng: np.random.Generator) -> list[dict[str, Any]]:
 
         calls = {"compiled": partial(by, n), "BLAS": partial(by, 0)}
         cpu = {k: out.cpu for k, out in report.interleave(calls, rng, rounds=9).items()}
-        rule = "compiled" if n <= kept else "BLAS"
-        found.append({"n": n, "d": d, "cpu": cpu, "in_use": rule})
-    gram.FEW_CLIENTS = kept
-    return found
+        rule = "compiled" if n <= default else "BLAS"
+        rows.append({"n": n, "d": d, "cpu": cpu, "in_use": rule})
+    gram.FEW_CLIENTS = default
+    return rows
 
 
 def routes_table(routes: list[dict[str, Any]]) -> str:

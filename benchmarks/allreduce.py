@@ -219,7 +219,7 @@ def rank_main(
             for name, several in samples.items()
         }
     if rank == 0:
-        report.save(Path(out, "found.json"), {str(d): f for d, f in results.items()})
+        report.save(Path(out, "results.json"), {str(d): f for d, f in results.items()})
     dist.destroy_process_group()
 
 
@@ -234,7 +234,7 @@ def measure(ranks: int, sizes: list[int], repeats: int, device: str) -> dict[str
     with tempfile.TemporaryDirectory() as out:
         given = ranks, (sizes, repeats), device, port, out
         multiprocessing.spawn(rank_main, given, nprocs=ranks, join=True)
-        results: dict[str, Any] = json.loads(Path(out, "found.json").read_text())
+        results: dict[str, Any] = json.loads(Path(out, "results.json").read_text())
     return results
 
 

@@ -82,13 +82,13 @@ class Nodes:
         return list(self.waiting)
 
     def pull_messages(self, numbers: list[str]) -> list[Message]:
-        found = []
+        replies = []
         for number in numbers:
             arrays = self.updates[int(number) % len(self.updates)].copy()
-            reply = answered(self.waiting.pop(number), arrays)
+            reply = make_reply(self.waiting.pop(number), arrays)
             reply.metadata.__dict__["_reply_to_message_id"] = number
-            found.append(reply)
-        return found
+            replies.append(reply)
+        return replies
 
     def get_node_ids(self) -> list[int]:
         return list(range(2, self.n + 2))
@@ -97,13 +97,13 @@ class Nodes:
         self, messages: list[Message], *, timeout: float | None = None
     ) -> list[Message]:
         del timeout
-        return [self._introduced(message) for message in messages]
+        return [self._describe_client(message) for message in messages]
 
-    def _introduced(self, message: Message) -> Message:
+    def _describe_client(self, message: Message) -> Message:
         client = message.metadata.dst_node_id - 2
-        told = {"partition-id": client, "num-examples": 10, "batch-size": 1}
-        told["local-steps"] = 1
-        content = RecordDict({"metrics": MetricRecord(told)})
+        metrics = {"partition-id": client, "num-examples": 10, "batch-size": 1}
+        metrics["local-steps"] = 1
+        content = RecordDict({"metrics": MetricRecord(metrics)})
         return Message(content, reply_to=message)
 
 
@@ -117,13 +117,15 @@ def strategy_of(method: str, n: int) -> Any:
     if method == CORRECTED:
         rule = HewHet(1.0, 0.5, start="zero")
         return AlgorithmStrategy(rule, population=n, fraction_evaluate=0.0)
-    told: dict[str, Any] = {"aggregator": "exact"} if method == EXACT else {}
-    return HewStrategy(phases=2 if method == TWO else 1, fraction_evaluate=0.0, **told)
+    options: dict[str, Any] = {"aggregator": "exact"} if method == EXACT else {}
+    return HewStrategy(
+        phases=2 if method == TWO else 1, fraction_evaluate=0.0, **options
+    )
 
 
-def answered(question: Message, arrays: ArrayRecord) -> Message:
-    told = {"num-examples": 10}
-    content = RecordDict({"arrays": arrays, "metrics": MetricRecord(told)})
+def make_reply(question: Message, arrays: ArrayRecord) -> Message:
+    metrics = {"num-examples": 10}
+    content = RecordDict({"arrays": arrays, "metrics": MetricRecord(metrics)})
     return Message(content, reply_to=question)
 
 
@@ -159,7 +161,9 @@ def aggregation(
             short = [ArrayRecord([sketch.of([move])]) for move in few]
             sent = [short[k % len(short)] for k in range(n)]
         questions = strategy.configure_train(t, arrays, ConfigRecord(), grid)
-        replies = [answered(q, a.copy()) for q, a in zip(questions, sent, strict=True)]
+        replies = [
+            make_reply(q, a.copy()) for q, a in zip(questions, sent, strict=True)
+        ]
         if t == 1:
             arrays = strategy.aggregate_train(t, replies)[0]
     return lambda: strategy.aggregate_train(2, replies)[0]

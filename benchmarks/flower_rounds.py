@@ -33,9 +33,9 @@ ends: list[float] = []
 
 
 def model(p: int, c: int) -> torch.nn.Module:
-    found = torch.nn.Linear(p, c, bias=False)
-    torch.nn.init.zeros_(found.weight)
-    return found
+    layer = torch.nn.Linear(p, c, bias=False)
+    torch.nn.init.zeros_(layer.weight)
+    return layer
 
 
 @client.train()  # type: ignore[untyped-decorator]  # checked without flwr

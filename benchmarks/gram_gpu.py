@@ -85,12 +85,12 @@ def error_of(K: Any, exact: Any) -> float:
 
 
 def kernel_gram(X: torch.Tensor) -> Any:
-    found = gpu.vector_products(X, None, 0)
-    assert found is not None
-    return found.gram
+    products = gpu.vector_products(X, None, 0)
+    assert products is not None
+    return products.gram
 
 
-def measured(n: int, d: int, dtype: torch.dtype) -> dict[str, dict[str, float]]:
+def measure(n: int, d: int, dtype: torch.dtype) -> dict[str, dict[str, float]]:
     """Times and errors of all methods on one shape."""
     torch.manual_seed(0)
     X = (torch.randn(n, d, device="cuda") + torch.randn(d, device="cuda")).to(dtype)
@@ -101,7 +101,7 @@ def measured(n: int, d: int, dtype: torch.dtype) -> dict[str, dict[str, float]]:
     plain = weight_problem(twin, n, 1.0).uncentred_gram()
     torch.backends.cuda.matmul.allow_tf32 = False
     rest = (slice(1, None),) * 2  # the origin's own row is zero
-    found: dict[str, dict[str, float]] = {
+    results: dict[str, dict[str, float]] = {
         "read: X.sum()": {"time": timed(lambda: X.sum(dtype=torch.float32))},
         "read: X.mean(dim=0)": {"time": timed(lambda: X.mean(dim=0))},
         "Gram + slope, hewfl": {
@@ -126,11 +126,11 @@ def measured(n: int, d: int, dtype: torch.dtype) -> dict[str, dict[str, float]]:
         "post_local_weights": {"time": timed(lambda: post_local_weights(X, X[0], 1.0))},
         "combine": {"time": timed(lambda: combine(X, w[0]))},
     }
-    read = min(found[k]["time"] for k in ("read: X.sum()", "read: X.mean(dim=0)"))
-    for one in found.values():
+    read = min(results[k]["time"] for k in ("read: X.sum()", "read: X.mean(dim=0)"))
+    for one in results.values():
         one["GB/s"] = X.nbytes / one["time"] / 1e9
         one["share"] = read / one["time"]
-    return found
+    return results
 
 
 def tuned(n: int, dtype: torch.dtype, grid: str) -> list[dict[str, Any]]:
@@ -171,7 +171,7 @@ def main() -> None:
     shapes = SHAPES[3:4] if options.quick else SHAPES
     for dtype, (n, d) in itertools.product(floats, shapes):
         name = f"{n} x {d:.0e} {str(dtype)[6:]}".replace("e+0", "e")
-        saved[name] = measured(n, d, dtype)
+        saved[name] = measure(n, d, dtype)
         for what, one in saved[name].items():
             numbers = [
                 seconds(one["time"]),

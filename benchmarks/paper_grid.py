@@ -55,12 +55,12 @@ TUNED = {
 
 
 def entries_of(smoothness: float, *, tuned: bool) -> list[Entry]:
-    found = []
+    methods = []
     for method in main_methods():
         point = dict(TUNED.get(method.method, {"step_scale": 1.6}))
         chosen = replace(method, parameters={**method.parameters, **point}, grid={})
-        found += [chosen] if tuned else list(method.candidates())
-    return [method.entry(smoothness) for method in found]
+        methods += [chosen] if tuned else list(method.candidates())
+    return [method.entry(smoothness) for method in methods]
 
 
 def plain(
@@ -78,7 +78,7 @@ def plain(
         state = rule.init(n, d, np.zeros((n, d)) if rule.demands.gradients else None)
         memory: Any = np.zeros(d)
         if every:
-            evaluated(problem, model)
+            evaluate(problem, model)
         for t in range(rounds):
             cohort = federation.cohort(0, t, problem.data_sizes)
             plan = rule.plan(cohort, state)
@@ -117,11 +117,11 @@ def plain(
             fresh = torch.as_tensor((x + move).reshape(c, -1), dtype=torch.float32)
             model.weight.data.copy_(fresh)
             if every and (t + 1) % every == 0:
-                evaluated(problem, model)
+                evaluate(problem, model)
     return time.perf_counter() - began
 
 
-def evaluated(problem: Softmax, model: torch.nn.Module) -> tuple[list[float], float]:
+def evaluate(problem: Softmax, model: torch.nn.Module) -> tuple[list[float], float]:
     """Every client's loss, and the accuracy on the test part."""
     assert problem.test is not None
     X, y, *test = map(
@@ -220,8 +220,8 @@ def main() -> None:
     ) -> Callable[[str, int], float]:
         def spent(part: str, rounds: int) -> float:
             torch.set_num_threads(threads)
-            found, every = entries[part]
-            return call(problem, spec, found, rounds, every)
+            chosen, every = entries[part]
+            return call(problem, spec, chosen, rounds, every)
 
         return spent
 

@@ -37,7 +37,7 @@ from hewfl import Federation, FixedSteps, HewHet, HewHom, UniformLocalSGD, simul
 from hewfl.problems import Softmax
 
 ROUNDS = 10
-LANES = 25
+ENTRIES = 25
 
 
 def softmax(n: int, p: int, c: int = 10, each: int = 2000) -> Softmax:
@@ -148,20 +148,20 @@ def main() -> None:
     L = problem.smoothness_estimate()
     eta = 0.4 / L
     uniform = [UniformLocalSGD(0.4 / L)]
-    many = [UniformLocalSGD((0.1 + 0.02 * k) / L) for k in range(LANES)]
+    many = [UniformLocalSGD((0.1 + 0.02 * k) / L) for k in range(ENTRIES)]
     calls: dict[str, Callable[[], Any]] = {
         "naive PyTorch loop": naive(problem, ROUNDS, eta),
         "one entry, uniform weights": engine(problem, uniform, ROUNDS),
         "one entry, HEW plain": engine(problem, [HewHom(L, 1.0)], ROUNDS),
         "one entry, HEW corrected": engine(problem, [HewHet(L, 1.0)], ROUNDS),
-        f"{LANES} entries, uniform weights": engine(problem, many, ROUNDS),
+        f"{ENTRIES} entries, uniform weights": engine(problem, many, ROUNDS),
     }
     if options.device:
         there = on_device(problem, options.device)
         calls[f"one entry, tensors on {options.device}"] = engine(
             there, uniform, ROUNDS
         )
-        calls[f"{LANES} entries, tensors on {options.device}"] = engine(
+        calls[f"{ENTRIES} entries, tensors on {options.device}"] = engine(
             there, many, ROUNDS
         )
     before = flower(options.flower, problem, 20) if options.flower else None

@@ -423,24 +423,24 @@ def measure_large(rng: np.random.Generator, *, rounds: int) -> list[dict[str, An
 
 def measure_batch(rng: np.random.Generator, *, rounds: int) -> dict[str, Any]:
     """25 problems with n = 20: one call for all, one call each, and one alone."""
-    lanes = [prepare(instance) for instance in instances.batch_cases()]
-    gram = np.stack([p.gram for p in lanes])
-    linear = np.stack([p.linear for p in lanes])
-    curvature = np.array([p.curvature for p in lanes])
-    gram *= curvature[:, None, None]  # the solver takes one curvature for all lanes
-    stack = dataclasses.replace(lanes[0], gram=gram, linear=linear, curvature=1.0)
+    problems = [prepare(instance) for instance in instances.batch_cases()]
+    gram = np.stack([p.gram for p in problems])
+    linear = np.stack([p.linear for p in problems])
+    curvature = np.array([p.curvature for p in problems])
+    gram *= curvature[:, None, None]  # the solver takes one curvature for all problems
+    stack = dataclasses.replace(problems[0], gram=gram, linear=linear, curvature=1.0)
 
     def each(solver: Solver) -> Array:
-        return np.stack([solver(p) for p in lanes])
+        return np.stack([solver(p) for p in problems])
 
     calls: dict[str, Callable[[], Array]] = {}
     for name, solver in OURS.items():
         calls[f"{name}: batched"] = partial(solver, stack)
         calls[f"{name}: one by one"] = partial(each, solver)
-        calls[f"{name}: one alone"] = partial(solver, lanes[0])
+        calls[f"{name}: one alone"] = partial(solver, problems[0])
     calls["daqp: one by one"] = partial(each, solve_daqp)
     outcomes = interleave(calls, rng, rounds=rounds)
-    result: dict[str, Any] = {"count": len(lanes), "n": gram.shape[-1]}
+    result: dict[str, Any] = {"count": len(problems), "n": gram.shape[-1]}
     for name, out in outcomes.items():
         result[name] = {"cpu_s": out.cpu, "wall_s": out.wall, "error": out.error}
     return result
@@ -530,7 +530,7 @@ def report_degenerate(rows: list[dict[str, Any]], fuzz: Mapping[str, Any]) -> st
             for row, entry in zip(rows, entries, strict=True)
             if not entry["error"]
         ]
-        found = fuzz.get(name)
+        checks = fuzz.get(name)
         lines.append(
             [
                 name,
@@ -541,10 +541,10 @@ def report_degenerate(rows: list[dict[str, Any]], fuzz: Mapping[str, Any]) -> st
                 power(max(errors)),
                 str(sum(not gap <= FAILURE for gap in raw)) if raw else "-",
                 ratio(statistics.median(times)),
-                str(found["failures"]) if found else "-",
-                str(found["inexact"]) if found else "-",
-                str(found["componentwise_failures"]) if found else "-",
-                power(found["worst_gap"]) if found else "-",
+                str(checks["failures"]) if checks else "-",
+                str(checks["inexact"]) if checks else "-",
+                str(checks["componentwise_failures"]) if checks else "-",
+                power(checks["worst_gap"]) if checks else "-",
             ]
         )
     heads = ["solver", "gap > 1e-6", "gap > 1e-9", "worst gap", "hidden failures"]

@@ -177,11 +177,11 @@ def main() -> None:
         ),
     }
     rows = []
-    for task, found in results.items():
-        cpu = found["cpu"]
+    for task, values in results.items():
+        cpu = values["cpu"]
         times = [seconds(cpu.get(name, math.nan)) for name in (OURS, LOOP, SINGLE)]
         gains = [ratio(cpu.get(name, math.nan) / cpu[OURS]) for name in (LOOP, SINGLE)]
-        rows.append([task, *times, *gains, power(found["apart"])])
+        rows.append([task, *times, *gains, power(values["apart"])])
     heads = ["", OURS, LOOP, SINGLE, "loop / ours", "calls / ours", "apart"]
     note = f"Calls one by one: {ALONE:,} measured, scaled up. Apart: relative, at most."
     text = f"{report.describe(info)}\n\n{table(heads, rows)}\n\n{note}"

@@ -8,7 +8,7 @@ clients, batches of 64) and the text head (10 clients, batches of 16), and a sma
 module: 20 local steps (2 of the CNN on a CPU), float32, clipping and weight decay, with
 the dropout of the lines, no evaluation. The per-client loop is what one writes first:
 copy the module for each client, run torch's SGD, average the state dicts; its
-minibatches are on the device beforehand. The last rows have unequal horizons, where
+minibatches are already on the device. The last rows have unequal horizons, where
 finished clients leave the stack. Times are wall seconds on a GPU and CPU seconds of one
 thread on a CPU.
 """
@@ -36,7 +36,7 @@ from hewfl.problems.module import TorchModule, Training, torch_from_arrays
 from hewfl.problems.module.models import classifier_head, medium_cnn
 from hewfl.problems.module.stacked import MEMORY_SHARE, chunk_size
 
-CLIENTS, EACH, LANES = 10, 1000, 8
+CLIENTS, EACH, ENTRIES = 10, 1000, 8
 TARGETS = {"cuda": {"CNN": 6.0, "head": 10.0}, "cpu": {}}
 """Least speed-up over the per-client loop; elsewhere it may not be slower."""
 
@@ -151,7 +151,7 @@ def naive(line: Line, steps: Sequence[int]) -> Callable[[], Any]:
 def calls_of(line: Line, device: str) -> dict[str, Callable[[], Any]]:
     even = [line.steps] * CLIENTS
     spread = [max(1, line.steps * (i + 1) // CLIENTS) for i in range(CLIENTS)]
-    found = {
+    calls = {
         "per-client PyTorch loop": naive(line, even),
         "engine, route auto": engine(line, even),
         "engine, route loop": engine(line, even, route="loop"),
@@ -159,11 +159,11 @@ def calls_of(line: Line, device: str) -> dict[str, Callable[[], Any]]:
     }
     if device == "cuda":
         low = "engine, route graph, bfloat16"
-        found[low] = engine(line, even, route="graph", precision="bfloat16")
-        found[f"engine, {LANES} entries"] = engine(line, even, LANES)
-    found["per-client PyTorch loop, unequal"] = naive(line, spread)
-    found["engine, route auto, unequal"] = engine(line, spread)
-    return found
+        calls[low] = engine(line, even, route="graph", precision="bfloat16")
+        calls[f"engine, {ENTRIES} entries"] = engine(line, even, ENTRIES)
+    calls["per-client PyTorch loop, unequal"] = naive(line, spread)
+    calls["engine, route auto, unequal"] = engine(line, spread)
+    return calls
 
 
 def memory_of(line: Line) -> dict[str, float]:

@@ -1,1 +1,1 @@
-"""The paper's experiments: the only room that knows claims and figure numbers."""
+"""The paper's experiments, claims and figures; the library does not depend on them."""

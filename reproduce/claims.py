@@ -413,7 +413,7 @@ def _masses(results: Results, labels: Pair) -> dict[str, list[Mass]]:
 
 def _spread(masses: Mass) -> Float64[Array, " seeds"]:
     squares = sum(mass**2 for mass in masses.values())
-    with np.errstate(divide="ignore"):  # nobody has weight where a method stopped
+    with np.errstate(divide="ignore"):  # all weights are zero where a method stopped
         counts = 1 / np.asarray(squares, dtype=np.float64)
     return np.where(np.isfinite(counts), counts, np.nan)
 

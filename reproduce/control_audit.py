@@ -67,7 +67,7 @@ class Shared:
 @final
 @dataclass(frozen=True)
 class Case:
-    """A problem with the constants that the controller is told."""
+    """A problem with the constants that the controller is given."""
 
     name: str
     problem: Any
@@ -105,7 +105,7 @@ def mnist(quick: bool) -> Case:
 
 
 def run_audit(case: Case, law: Any) -> tuple[dict[str, Array], float]:
-    """What was certified and what came, (repetition, entry, round); how far it got."""
+    """Certified and true values, (repetition, entry, round); the largest distance."""
     entries = [
         HewControl(case.bounds, case.variance, variant, source)
         for source in SOURCES
@@ -140,11 +140,11 @@ def run_audit(case: Case, law: Any) -> tuple[dict[str, Array], float]:
 
 
 def audit_rows(
-    case: Case, law: str, seen: dict[str, Array], far: float
+    case: Case, law: str, values: dict[str, Array], far: float
 ) -> list[dict[str, Any]]:
     """One row for each entry: violations, and how much the certificate says."""
     cap = case.bounds.smoothness * case.bounds.radius**2 / 2
-    bound, gap = seen["certified_gap"], seen["next_gap"]
+    bound, gap = values["certified_gap"], values["next_gap"]
     excess = gap - bound
     error = excess.std(0, ddof=1) / np.sqrt(len(excess))
     violated = excess.mean(0) > ERRORS * error
@@ -169,7 +169,7 @@ def audit_rows(
                 "last_bound": float(J[-1]),
                 "last_gap": float(f[-1]),
                 "median_ratio": float(np.median(J / f)),
-                "mean_amplitude": float(seen["mean_amplitude"][:, k].mean()),
+                "mean_amplitude": float(values["mean_amplitude"][:, k].mean()),
                 "cap": cap,
                 "radius": case.bounds.radius,
                 "farthest": far,
@@ -306,9 +306,9 @@ def main() -> None:
             ("all clients", FullParticipation()),
             (f"{PRESENT} of {CLIENTS}", SampledParticipation(PRESENT)),
         ):
-            seen, far = run_audit(case, who)
-            rows += audit_rows(case, law, seen, far)
-            curves[case.name, law] = seen
+            values, far = run_audit(case, who)
+            rows += audit_rows(case, law, values, far)
+            curves[case.name, law] = values
             caps[case.name] = rows[-1]["cap"]
             print(case.name, law, "done", flush=True)
     (given.out / "summary.json").write_text(json.dumps(rows, indent=1) + "\n")

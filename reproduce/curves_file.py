@@ -3,8 +3,8 @@
 curves.csv.gz    what was measured, a row for each method, seed and evaluated round
 weights.csv.gz   the last round: a row for each method, seed and client
 
-Both are plain tables for whoever wants to look at them with other tools. With the specs
-and summary.json beside them they give all that figures show.
+Both are plain tables, which other tools can read. Together with the specs and
+summary.json they contain all that figures show.
 """
 
 import csv

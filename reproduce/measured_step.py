@@ -203,13 +203,13 @@ def main() -> None:
         rows: dict[str, list[Mapping[str, float]]] = {}
         tasks = [(part, seed, given.rounds) for seed in range(given.seeds)]
         with mp.get_context("spawn").Pool(given.jobs) as pool:
-            for found_of_seed in pool.starmap(of_seed, tasks, chunksize=1):
-                for name, found in found_of_seed.items():
-                    rows.setdefault(name, []).append(found)
+            for rows_of_seed in pool.starmap(of_seed, tasks, chunksize=1):
+                for name, row in rows_of_seed.items():
+                    rows.setdefault(name, []).append(row)
         file = RESULTS / f"measured_step_{part}.json"
         text = json.dumps(rows, indent=1).replace("Infinity", "null")  # diverged
         file.write_text(text + "\n")
         for name, each in rows.items():
-            means = {k: np.mean([found[k] for found in each]) for k in each[0]}
+            means = {k: np.mean([row[k] for row in each]) for k in each[0]}
             text = ", ".join(f"{k} {value:.4f}" for k, value in means.items())
             print(f"{name:42} {text}")

@@ -16,24 +16,26 @@ CLOSE = {"test_accuracy": 2e-5}
 
 
 def differences(new: dict[str, Any], old: dict[str, Any]) -> tuple[list[str], float]:
-    """What differs by more than its tolerance, and the largest difference of a mean."""
-    told, most = [], 0.0
+    """A line for each excessive difference, and the largest difference of a mean."""
+    lines, largest = [], 0.0
     if list(new) != list(old):
-        return [f"panels {list(new)}, before {list(old)}"], most
-    for panel, was in old.items():
-        for ours, theirs in zip(new[panel]["methods"], was["methods"], strict=True):
+        return [f"panels {list(new)}, before {list(old)}"], largest
+    for panel, old_panel in old.items():
+        for ours, theirs in zip(
+            new[panel]["methods"], old_panel["methods"], strict=True
+        ):
             where = f"{panel}, {theirs['label']}"
-            told += [
+            lines += [
                 f"{where}: {name} {ours[name]}, before {theirs[name]}"
                 for name in ("label", "parameters")
                 if ours[name] != theirs[name]
             ]
             for name, value in theirs["final"].items():
-                apart = abs(ours["final"][name]["mean"] - value["mean"])
-                most = max(most, apart)
-                if not apart <= CLOSE.get(name, 2e-7):
-                    told.append(f"{where}: {name} differs by {apart:.1e}")
-    return told, most
+                difference = abs(ours["final"][name]["mean"] - value["mean"])
+                largest = max(largest, difference)
+                if not difference <= CLOSE.get(name, 2e-7):
+                    lines.append(f"{where}: {name} differs by {difference:.1e}")
+    return lines, largest
 
 
 def main() -> None:
@@ -41,6 +43,6 @@ def main() -> None:
     new, old = (
         json.loads((Path(p) / "summary.json").read_text()) for p in sys.argv[1:]
     )
-    told, most = differences(new, old)
-    print("\n".join(told) or "the same digits", f"; largest difference {most:.1e}")
-    raise SystemExit(bool(told))
+    lines, largest = differences(new, old)
+    print("\n".join(lines) or "the same digits", f"; largest difference {largest:.1e}")
+    raise SystemExit(bool(lines))

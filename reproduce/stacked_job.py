@@ -49,12 +49,12 @@ class Scenario:
 def decide_weights(
     name: str, algorithm: Algorithm[Any], products: Any, rate: float, state: Any
 ) -> tuple[Any, Any]:
-    """What a rule gives the ranks, and its next state.
+    """The weights that a rule gives the ranks, and its next state.
 
     A rank that is not finite is left out, as in `hewfl.torch`; NaN where all are.
 
     Args:
-        name: of the rule; one with "tokens" in it is told how many each rank has seen.
+        name: of the rule; one with "tokens" in it gets each rank's number of samples.
         algorithm: one that looks at products of displacements only.
         products: G, their Gram matrix, float64.
         rate: η.
@@ -181,13 +181,13 @@ class Job:
             optimiser.step(y, places, gradient)
 
     def _samples(self, t: int, step: int, group: list[int]) -> Any:
-        """What ranks draw: each from its own part of the data."""
-        ranks, found = len(STEPS), []
+        """Sample indices of the ranks: each draws from its own part of the data."""
+        ranks, samples = len(STEPS), []
         for i in group:
             source = np.random.default_rng((self.seed, t, step, i))
             drawn = source.integers(self.model.samples // ranks, size=BATCH.max())
-            found.append(ranks * drawn + i)
-        return np.array(found)
+            samples.append(ranks * drawn + i)
+        return np.array(samples)
 
     def _shares(self, group: list[int]) -> Any:
         """Share of every sample in the loss: all have as many, not all of them count.

@@ -168,14 +168,14 @@ class CharTransformer:
         starts = torch.linspace(0, len(self.held_out) - self.context - 1, 256).long()
         reach = torch.arange(self.context + 1)
         windows = self.held_out[(starts[:, None] + reach).to(rows.device)]
-        found = []
+        scores = []
         for row in rows.split(8):
             mine = windows.expand(len(row), -1, -1)
             logits = self._logits(row, mine[..., :-1])
             hits = (logits.argmax(-1) == mine[..., 1:]).double().mean(dim=(1, 2))
             loss = _entropies(logits, mine[..., 1:]).double().mean(dim=1)
-            found.append(torch.stack([loss, hits], dim=1))
-        return torch.cat(found)
+            scores.append(torch.stack([loss, hits], dim=1))
+        return torch.cat(scores)
 
     def _logits(self, rows: Tensor, inputs: Tensor) -> Tensor:
         p, (r, b, T) = parts(rows, self.shapes), inputs.shape
@@ -251,14 +251,14 @@ class SmallCNN:
     def scores(self, rows: Tensor) -> Tensor:
         """Of the held-out images."""
         images, labels = self.held_out
-        found = []
+        scores = []
         for row in rows.split(4):
             logits = self._logits(row, images.expand(len(row), -1, -1, -1, -1))
             mine = labels.expand(len(row), -1)
             hits = (logits.argmax(-1) == mine).double().mean(dim=1)
             loss = _entropies(logits, mine).double().mean(dim=1)
-            found.append(torch.stack([loss, hits], dim=1))
-        return torch.cat(found)
+            scores.append(torch.stack([loss, hits], dim=1))
+        return torch.cat(scores)
 
     def _logits(self, rows: Tensor, images: Tensor) -> Tensor:
         p, (r, b) = parts(rows, self.shapes), images.shape[:2]

@@ -14,6 +14,7 @@ from hewfl import (
     LocalSGD,
     Method,
     ProblemBounds,
+    RuleError,
 )
 from hewfl.aggregators import (
     Clip,
@@ -22,6 +23,7 @@ from hewfl.aggregators import (
     GeometricMedian,
     Oracle,
     Pipeline,
+    PreAggregation,
     Sieve,
     make,
 )
@@ -91,3 +93,70 @@ def test_bad_arguments_are_named(case: str) -> None:
     build, text = REFUSED[case]
     with pytest.raises(InvalidInputError, match=text):
         build()
+
+
+# ------------------------------------------------------------------ calls on arrays
+
+
+def test_a_call_accepts_bfloat16_and_torch_tensors(rng: np.random.Generator) -> None:
+    torch = pytest.importorskip("torch")
+    rows = torch.tensor(rng.standard_normal((5, 40)), dtype=torch.bfloat16)
+    decision, _ = GeometricMedian()(rows)
+    wide, _ = GeometricMedian()(rows.to(torch.float64).numpy())
+    assert decision.weights == pytest.approx(wide.weights, abs=1e-9)
+    listed, _ = GeometricMedian()(list(rows))
+    assert listed.weights == pytest.approx(wide.weights, abs=1e-9)
+
+
+def test_clipping_holds_in_any_unit(rng: np.random.Generator) -> None:
+    rows = rng.standard_normal((6, 8))
+    rows[2] *= 1e4
+    lengths = np.linalg.norm(rows, axis=1)
+    short = rows * np.minimum(1, np.median(lengths) / lengths)[:, None]
+    for scale in (1e-150, 1.0, 1e150):
+        decision, _ = Pipeline(Clip(), make("mean"))(scale * rows)
+        assert decision.step / scale == pytest.approx(short.mean(axis=0), rel=1e-9)
+    limit = float(np.median(lengths))
+    by_length, _ = Pipeline(Clip(max_norm=limit), make("mean"))(rows)
+    assert by_length.step == pytest.approx(short.mean(axis=0), rel=1e-9)
+
+
+def test_what_a_call_refuses(rng: np.random.Generator) -> None:
+    rows, state = rng.standard_normal((3, 4)), make("trust")(np.eye(3, 4))[1]
+    for call, text in (
+        (
+            lambda: make("trust")(rows, clients=[1, 2, 10**12]),
+            "`clients` must be below",
+        ),
+        (lambda: make("trust")(rows, clients=[1, 1, 2]), "3 different numbers"),
+        (lambda: make("fedadp")(rows, state), "`state` must be one that this rule"),
+        (lambda: make("sieve")(rows, sizes=[1, 2]), "`sizes` must be of shape"),
+        (lambda: make("sieve")(rows * np.nan), "`updates` must be finite"),
+        (lambda: make("oracle")(rows), "needs neither the truth"),
+        (lambda: make("exact", reference="root")(rows, root=rows), "`root` must be of"),
+        (lambda: make("fedaware")(rows, make("fedaware")(rows[:, :2])[1]), "`state`"),
+    ):
+        with pytest.raises(InvalidInputError, match=text):
+            call()
+
+
+def test_a_pipeline_tells_its_rule_the_truth() -> None:
+    rule = Method(LocalSGD(total=1.0), Pipeline(Clip(), Oracle()))
+    state = rule.with_truth(rule.init(3, 4, None), Truth(quality=np.array([0.0, 1, 1])))
+    decision, _ = decide(rule, make_cohort([1, 1, 1]), np.eye(3, 4), state=state)
+    assert decision.weights == pytest.approx([0.0, 0.5, 0.5])
+
+
+def test_a_map_of_another_shape_is_refused(rng: np.random.Generator) -> None:
+    class Halves(PreAggregation):
+        def linear_map(self, displacements: Any) -> Any:
+            return np.full((2, displacements.n), 1 / displacements.n)
+
+    with pytest.raises(RuleError, match="linear_map"):
+        Pipeline(Halves(), make("mean"))(rng.standard_normal((4, 5)))
+
+
+def test_exact_weights_of_a_vector_are_a_value() -> None:
+    one, other = ExactWeights([1.0, 2.0], curvature=1.0), ExactWeights([1.0, 2.5])
+    assert one == ExactWeights(np.array([1.0, 2.0]), curvature=1.0)
+    assert repr(one) != repr(other)

@@ -325,7 +325,7 @@ def test_centred_clipping_by_hand() -> None:
     decision, state = decide(rule, of(2), moved)
     np.testing.assert_allclose(decision.step, [0.5, 1.0], rtol=1e-14)
     np.testing.assert_allclose(decision.weights, [0.5, 0.125], rtol=1e-14)
-    np.testing.assert_array_equal(state.previous, decision.step)
+    np.testing.assert_array_equal(state.previous[0], decision.step)
     # from v = (½, 1): to (½, 4) it is 3, clipped to 2; to (½, −1) it is 2, whole;
     # v + ½ (0, 2) + ½ (0, −2) = (½, 1), of which v itself is 1 − ½ (⅔ + 1) = 1/6
     moved = [[0.5, 4.0], [0.5, -1.0]]

@@ -71,7 +71,7 @@ def of_aggregators() -> list[Case]:
             under(aggregators.make(name, **options.get(name, {}))),
             averages=name not in AVERAGING_NOT,
         )
-        for name in aggregators.NAMES
+        for name in (*aggregators.NAMES, *aggregators.YARDSTICKS)
     ]
     a = aggregators
     return [

@@ -2,16 +2,22 @@
 
 import importlib.metadata
 import json
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import tomli_w
+from typer.testing import CliRunner
 
+from hewfl.cli import app
 from hewfl.core import plugins as own_code
+from hewfl.core.plugins import absolute_name
 from hewfl.errors import DataError, InvalidInputError, RuleError
 from hewfl.experiments import Results, frame, run
 from hewfl.experiments.run_folder import open_folder
+from hewfl.experiments.spec import USER_CODE
 
 RULES = """
 from dataclasses import dataclass
@@ -249,3 +255,48 @@ def test_tidy_rows(library: Any) -> None:
 
 def _rows(found: Any) -> Any:
     return found.iter_rows() if hasattr(found, "iter_rows") else found.values.tolist()
+
+
+PLACES: dict[str, Any] = {
+    "method": lambda code, more: {"methods": [{"method": code} | more]},
+    "partition": lambda code, more: {"clients": {"partition": code, "options": more}},
+    "local_steps": lambda code, more: {
+        "clients": {"local_steps": {"kind": code} | more}
+    },
+    "participation": lambda code, more: {
+        "clients": {"participation": {"kind": code} | more}
+    },
+    "faults": lambda code, more: {
+        "clients": {"scenario": {"faults": [{"kind": code} | more]}}
+    },
+    "model": lambda code, more: {"problem": {"model": code, "options": more}},
+    "factory": lambda code, more: {"problem": {"factory": code, "options": more}},
+}
+"""Every field of a spec that names code."""
+
+
+def test_every_field_of_user_code_is_planted() -> None:
+    assert {name for _, name in USER_CODE} <= set(PLACES)
+
+
+@pytest.mark.parametrize("field", PLACES)
+@pytest.mark.parametrize("code", ["os:system", "planted.py:Code"])
+def test_reading_a_run_runs_no_code(field: str, code: str, place: Path) -> None:
+    run(asked(methods=[{"method": "FedAvg", "step_scale": 0.1}]))
+    (folder,) = (place / "runs").iterdir()
+    (place / "planted.py").write_text("open('trace', 'w')\nCode = dict\n")
+    more = {"command": "touch trace"} if code == "os:system" else {}
+    code = str(absolute_name(code, place))
+    table = tomllib.loads((folder / "spec.toml").read_text())
+    for name, value in PLACES[field](code, more).items():
+        table[name] = table[name] | value if isinstance(value, dict) else value
+    (folder / "spec.toml").write_text(tomli_w.dumps(table))
+    for words in (["ls", "runs"], ["report", str(folder), "-o", "page.html"]):
+        CliRunner().invoke(app, words)
+        assert not (place / "trace").exists(), words
+
+
+def test_a_fault_of_ones_own_is_refused() -> None:
+    clients = {"n": 3, "scenario": {"faults": [{"kind": "rules:Odd"}]}}
+    with pytest.raises(InvalidInputError, match=r"faults\[0\].kind.*HiddenBatches"):
+        run(asked(clients=clients))

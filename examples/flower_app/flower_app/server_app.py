@@ -13,7 +13,7 @@ app = ServerApp()
 
 @app.main()  # type: ignore[untyped-decorator]  # checked without flwr
 def main(grid: Grid, context: Context) -> None:
-    """Run the strategy, and print what came of it."""
+    """Run the strategy, and print the last metrics."""
     config, problem = context.run_config, federated(context.run_config)
     strategy = strategy_of(config, problem.smoothness_estimate())
     result = strategy.start(
@@ -24,5 +24,5 @@ def main(grid: Grid, context: Context) -> None:
         evaluate_fn=evaluation(problem),
     )
     last = result.evaluate_metrics_serverapp[int(config["num-server-rounds"])]
-    told = ", ".join(f"{name} {value:.5f}" for name, value in last.items())
-    print(f"{config['strategy']}: {told}")
+    metrics = ", ".join(f"{name} {value:.5f}" for name, value in last.items())
+    print(f"{config['strategy']}: {metrics}")

@@ -9,7 +9,7 @@ from flower_stock.task import train as train_fn
 app = ClientApp()
 
 
-def own(context: Context) -> int:
+def partition_id(context: Context) -> int:
     """Which part of the data the node holds."""
     return int(context.node_config["partition-id"])
 
@@ -17,12 +17,12 @@ def own(context: Context) -> int:
 @app.train()  # type: ignore[untyped-decorator]  # checked without flwr
 def train(message: Message, context: Context) -> Message:
     """Train the model that was sent on the node's data."""
-    told, config = context.run_config, message.content["config"]
+    run_config, config = context.run_config, message.content["config"]
     net = Net()
     net.load_state_dict(message.content["arrays"].to_torch_state_dict())
     n = int(context.node_config["num-partitions"])
-    data = datasets(n, float(told["alpha"]))[0][own(context)]
-    epochs, batch = int(told["local-epochs"]), int(told["batch-size"])
+    data = datasets(n, float(run_config["alpha"]))[0][partition_id(context)]
+    epochs, batch = int(run_config["local-epochs"]), int(run_config["batch-size"])
     loss = train_fn(net, data, epochs, config["lr"], batch)
     metrics = MetricRecord({"train_loss": loss, "num-examples": len(data)})
     content = RecordDict({"arrays": ArrayRecord(net.state_dict()), "metrics": metrics})
@@ -35,6 +35,6 @@ def evaluate(message: Message, context: Context) -> Message:
     net = Net()
     net.load_state_dict(message.content["arrays"].to_torch_state_dict())
     n = int(context.node_config["num-partitions"])
-    data = datasets(n, float(context.run_config["alpha"]))[0][own(context)]
+    data = datasets(n, float(context.run_config["alpha"]))[0][partition_id(context)]
     metrics = MetricRecord({"acc": accuracy(net, data), "num-examples": len(data)})
     return Message(content=RecordDict({"metrics": metrics}), reply_to=message)

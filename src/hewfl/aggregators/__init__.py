@@ -61,8 +61,10 @@ _MAKERS: dict[str, tuple[Callable[..., Aggregator], dict[str, Any]]] = {
     "qfedavg": (QFedAvg, {}),
     "oracle": (Oracle, {}),
 }
-NAMES: tuple[str, ...] = tuple(_MAKERS)
-"""Names that `make` takes."""
+YARDSTICKS = ("oracle",)
+"""Names of rules that only a simulation can use: it knows which clients are faulty."""
+NAMES: tuple[str, ...] = tuple(name for name in _MAKERS if name not in YARDSTICKS)
+"""Names of the aggregators; `make` takes those of `YARDSTICKS` too."""
 RENAMED = MappingProxyType(
     {
         "equal": "mean",

@@ -37,6 +37,10 @@ from hewfl.core.validation import (
 )
 from hewfl.displacements.backend import to_host
 from hewfl.displacements.dense import as_dense
+from hewfl.errors import SolverError
+
+MAX_CLIENTS = 10_000_000
+"""Client numbers are places in the memory of a rule: they must be small."""
 
 
 class Aggregator(Validated):
@@ -105,6 +109,7 @@ class Aggregator(Validated):
         losses: ArrayLike | None = None,
         root: Any = None,
         clients: ArrayLike | None = None,
+        round_number: int = 0,
     ) -> tuple[Decision, Any]:
         """Aggregate updates that are at hand as arrays.
 
@@ -120,6 +125,7 @@ class Aggregator(Validated):
             root: a gradient at x that the server trusts, for rules that need one.
             clients: a number for each client, for rules that remember clients; rows
                 are numbered by default.
+            round_number: rounds before this one, for hyper-parameters that change.
 
         Returns:
             The decision with its `weights`, `step` (a NumPy vector) and `status`, and
@@ -131,22 +137,33 @@ class Aggregator(Validated):
         """
         rows = as_dense("updates", updates)
         n, d = rows.n, rows.d
+        if not self.needs.isdisjoint(("truth", "variate")):
+            rule = "one that needs neither the truth nor control variates"
+            raise invalid("aggregator", rule, self.name)
         given = {"losses": losses, "root": root}
         for need in sorted(self.needs & given.keys()):
             if given[need] is None:
                 raise invalid(need, f"given for {self.name}", "None")
+        if root is not None:
+            root = as_float64(
+                "root", to_host(root) if hasattr(root, "__dlpack__") else root
+            )
+            if root.shape != (d,):
+                raise invalid("root", f"of shape ({d},)", root.shape)
         ids = _client_numbers(clients, n)
-        finite = [bool(np.isfinite(to_host(rows.row(i))).all()) for i in range(n)]
+        xp = rows.xp
+        finite = [bool(xp.all(xp.isfinite(rows.row(i)))) for i in range(n)]
         order = np.argsort(ids)
         order = order[np.array(finite)[order]]
         if len(order) == 0:
-            raise invalid("updates", "finite in at least one row", "none that is")
+            raise invalid("updates", "finite in at least one row", "none")
         cohort = Cohort(
             ids[order],
             _counts("steps", steps, n)[order],
             np.ones(len(order), dtype=np.int64),
             _counts("sizes", sizes, n)[order],
             int(ids.max()) + 1,
+            round_number,
         )
         rates = _per_client("step_sizes", 1.0 if step_sizes is None else step_sizes, n)
         values = None if losses is None else _per_client("losses", losses, n)[order]
@@ -158,7 +175,10 @@ class Aggregator(Validated):
             values,
             root=root,
         )
-        before = grow_state(state, self.init(cohort.population, d))
+        before = self.init(cohort.population, d)
+        if state is not None:
+            _check_state(state, before)
+            before = grow_state(state, before)
         decision, after = self.decide(round_, before)
         weights = np.zeros(n)
         weights[order] = decision.weights
@@ -167,8 +187,10 @@ class Aggregator(Validated):
             step = round_.displacements.combine(decision.weights)
         if len(order) < n:
             status += f"; {n - len(order)} of {n} updates are not finite: weight zero"
-        full = replace(decision, weights=weights, step=to_host(step), status=status)
-        return full, after
+        step = to_host(step)
+        if not (np.isfinite(weights).all() and np.isfinite(step).all()):
+            raise SolverError(f"{self.name}: the step is not finite; scale the updates")
+        return replace(decision, weights=weights, step=step, status=status), after
 
 
 def _per_client(name: str, value: ArrayLike, n: int) -> PerClient:
@@ -188,10 +210,26 @@ def _counts(name: str, value: ArrayLike | None, n: int) -> Int64[Ints, " n"]:
 def _client_numbers(clients: ArrayLike | None, n: int) -> Int64[Ints, " n"]:
     if clients is None:
         return np.arange(n)
-    ids = wholes("clients", clients).astype(np.int64)
+    numbers = wholes("clients", clients)
+    if numbers.size and numbers.max() >= MAX_CLIENTS:
+        rule = f"below {MAX_CLIENTS:,}: number the clients"
+        raise invalid("clients", rule, f"{numbers.max():g}")
+    ids = numbers.astype(np.int64)
     if ids.shape != (n,) or len(np.unique(ids)) != n:
         raise invalid("clients", f"{n} different numbers", ids.tolist())
     return ids
+
+
+def _check_state(state: Any, fresh: Any) -> None:
+    """Require a state of this rule, for vectors of the same length."""
+    if type(state) is not type(fresh):
+        got = type(state).__name__
+        raise invalid("state", "one that this rule returned", got)
+    if is_dataclass(state) and not isinstance(state, type):
+        for f in fields(state):
+            _check_state(getattr(state, f.name), getattr(fresh, f.name))
+    elif isinstance(state, np.ndarray) and state.shape[1:] != fresh.shape[1:]:
+        raise invalid("state", "of updates of this length", f"shape {state.shape}")
 
 
 def grow_state(state: Any, fresh: Any) -> Any:

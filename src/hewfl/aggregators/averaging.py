@@ -219,10 +219,10 @@ class QFedAvg(Aggregator):
     the rule refuses the round.
 
     Attributes:
-        q: fairness, q ≥ 0.
+        q: fairness, q ≥ 0; 1 is one of the values of the paper.
     """
 
-    q: Nonnegative
+    q: Nonnegative = 1.0
 
     name: ClassVar[str] = "q-FedAvg"
     needs: ClassVar[frozenset[Need]] = frozenset({"losses", "step_sizes"})

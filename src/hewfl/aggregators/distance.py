@@ -263,10 +263,10 @@ class CenteredClippingState:
     """What the server remembers.
 
     Attributes:
-        previous: v, the step of the last round; zero before the first.
+        previous: v, the step of the last round, as one row; zero before the first.
     """
 
-    previous: Float64[Array, " d"]
+    previous: Float64[Array, "1 d"]
 
 
 @final
@@ -304,13 +304,13 @@ class CenteredClipping(Aggregator):
 
     def init(self, n: int, d: int) -> CenteredClippingState:
         """No step taken yet."""
-        return CenteredClippingState(np.zeros(d))
+        return CenteredClippingState(np.zeros((1, d)))
 
     def decide(
         self, round_: Round, state: CenteredClippingState
     ) -> tuple[Decision, CenteredClippingState]:
         """The clipped step, and its factors of the displacements."""
-        D, v = round_.displacements, state.previous
+        D, v = round_.displacements, state.previous[0]
         K, exponent = products_with_vector(D, v)
         length = float(np.ldexp(self.radius, -exponent // 2))  # exponents are even
         a = np.zeros(D.n + 1)
@@ -326,7 +326,9 @@ class CenteredClipping(Aggregator):
         step = to_host(D.combine(a[:-1])) + a[-1] * v
         clipped = int((share < 1).sum())
         status = f"{clipped} of {D.n} clipped in the last pass"
-        return Decision(a[:-1], status, step=step), CenteredClippingState(step.copy())
+        return Decision(a[:-1], status, step=step), CenteredClippingState(
+            step[None].copy()
+        )
 
 
 def products_with_vector(

@@ -24,7 +24,6 @@ from hewfl.core.validation import (
     as_float64,
     at_round,
     check_fields,
-    format_value,
     invalid,
 )
 
@@ -57,7 +56,7 @@ class ExactWeights(Aggregator):
     without an L: use `HewHet` and `HewHom` for that.
 
     The slope of a client against a mean that contains it holds a reward for its own
-    noise. With `cross_fit` client i is judged by the mean of the others,
+    noise. With `cross_fit` client i is compared with the mean of the others,
     Σ_{j≠i} p_jΔ_j/(1 − p_i). With κ = 1, equal means and independent noise, what is
     minimised is an unbiased estimate of ½‖Σ w_iΔ_i − E Δ‖², up to a constant.
 
@@ -68,7 +67,7 @@ class ExactWeights(Aggregator):
         curvature: Λ > 0, a number or a function of the round.
         by: shares p_i of the mean.
         normalize: s_i of the mean.
-        cross_fit: judge each client by the others alone; the default for the mean.
+        cross_fit: compare each client with the others alone; the default for the mean.
         null_endpoint: add Δ_0 = 0 to the choice, so that the model never rises
             (erratum E-30); weights may then sum to less than one.
 
@@ -93,8 +92,12 @@ class ExactWeights(Aggregator):
             if self.reference not in _NAMED:
                 rule = f"one of {', '.join(_NAMED)}, or a vector"
                 raise invalid("reference", rule, repr(self.reference))
-        elif np.ndim(as_float64("reference", self.reference)) != 1:
-            raise invalid("reference", "a vector", format_value(self.reference))
+        else:
+            vector = as_float64("reference", self.reference)
+            if vector.ndim != 1:
+                raise invalid("reference", "a vector", f"shape {vector.shape}")
+            # a tuple: records are compared, hashed and shown whole in checkpoints
+            object.__setattr__(self, "reference", tuple(vector.tolist()))
         if self.kappa is not None and self.curvature is not None:
             raise invalid("curvature", "left out beside `kappa`", self.curvature)
         if not self._is_mean:
@@ -113,8 +116,12 @@ class ExactWeights(Aggregator):
     @property
     def needs(self) -> frozenset[Need]:
         """What the reference is made of."""
-        if isinstance(self.reference, str) and self.reference == "root":
+        if not isinstance(self.reference, str):
+            return frozenset({"entries"})
+        if self.reference == "root":
             return frozenset({"root"})
+        if self.reference == "variate":
+            return frozenset({"variate"})
         needs = weighting_needs(self.by)
         if self.normalize == "total_step":
             needs |= {"steps", "step_sizes"}
@@ -166,7 +173,7 @@ class ExactWeights(Aggregator):
             p = client_shares(self.by, round_.cohort)
             return LinearCombination(-p / scales), scales
         if not isinstance(self.reference, str):
-            return as_float64("reference", self.reference), None
+            return np.array(self.reference), None
         vector = round_.variate if self.reference == "variate" else round_.root
         if vector is None:
             rule = {

@@ -26,7 +26,7 @@ class Oracle(Aggregator):
     """
 
     name: ClassVar[str] = "Oracle"
-    needs: ClassVar[frozenset[Need]] = frozenset({"steps", "clients"})
+    needs: ClassVar[frozenset[Need]] = frozenset({"steps", "clients", "truth"})
 
     def init(self, n: int, d: int) -> PerClient:
         """All clients equally good."""

@@ -13,12 +13,20 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from hewfl.aggregators.aggregator import Aggregator
-from hewfl.core.algorithm import Need
+from hewfl.core.algorithm import Informed, Need, Truth
 from hewfl.core.array_types import Float64
 from hewfl.core.displacements import Displacements
 from hewfl.core.round import Decision, Round
-from hewfl.core.validation import Array, Positive, Validated, format_value, invalid
+from hewfl.core.validation import (
+    Array,
+    Positive,
+    Validated,
+    check_fields,
+    format_value,
+    invalid,
+)
 from hewfl.displacements.mapped import MappedDisplacements
+from hewfl.errors import RuleError
 
 
 class PreAggregation(Validated):
@@ -67,11 +75,21 @@ class Clip(PreAggregation):
 
     name: ClassVar[str] = "clipped"
 
+    def __post_init__(self) -> None:
+        """Check ranges, and that one of the two bounds is given."""
+        check_fields(self)
+        if self.max_norm is not None and self.ratio != 1:
+            raise invalid("ratio", "left out beside `max_norm`", self.ratio)
+
     def linear_map(self, displacements: Displacements) -> Float64[Array, "n n"]:
         """diag(min{1, τ/‖Δ_i‖})."""
-        lengths = np.sqrt(np.diagonal(displacements.gram()))
-        bound = self.max_norm
-        if bound is None:
+        products = displacements.products()
+        # lengths in the unit of the products, which neither overflow nor vanish
+        gram = replace(products, exponent=0).uncentred_gram()
+        lengths = np.sqrt(np.diagonal(gram))
+        if self.max_norm is not None:
+            bound = float(np.ldexp(self.max_norm, -products.exponent // 2))
+        else:
             moved = lengths[lengths > 0]
             bound = self.ratio * float(np.median(moved)) if len(moved) else 1.0
         return np.diag(bound / np.maximum(lengths, bound))
@@ -134,12 +152,34 @@ class Pipeline(Aggregator):
         """The rule's state."""
         return self.rule.init(n, d)
 
+    def with_truth(self, state: Any, truth: Truth) -> Any:
+        """The rule's state with what a simulation knows."""
+        if not isinstance(self.rule, Informed):
+            return state
+        return self.rule.with_truth(state, truth)
+
     def decide(self, round_: Round, state: Any) -> tuple[Decision, Any]:
-        """The rule's decision on AΔ, with weights Aᵀw."""
-        A: Array = np.eye(round_.displacements.n)
+        """The rule's decision on AΔ, with weights Aᵀw.
+
+        Nothing is certified: the model of an inner rule is about the mapped updates.
+
+        Raises:
+            RuleError: a map is not a finite matrix with a row for each client.
+        """
+        n = round_.displacements.n
+        A: Array = np.eye(n)
         mapped: Displacements = round_.displacements
         for part in self.parts[:-1]:
-            A = part.linear_map(mapped) @ A
+            A = _checked_map(part, part.linear_map(mapped), n) @ A
             mapped = MappedDisplacements(round_.displacements, A)
         decision, state = self.rule.decide(replace(round_, displacements=mapped), state)
         return replace(decision, weights=A.T @ decision.weights), state
+
+
+def _checked_map(part: PreAggregation, A: Any, n: int) -> Float64[Array, "n n"]:
+    """Require an n × n matrix of finite numbers."""
+    if np.shape(A) != (n, n) or not np.isfinite(A).all():
+        got = f"shape {np.shape(A)}" if np.shape(A) != (n, n) else "nan or inf"
+        rule = f"`linear_map` must be a finite matrix of shape ({n}, {n}); got {got}"
+        raise RuleError(f"{type(part).__name__}: {rule}")
+    return np.asarray(A, dtype=np.float64)

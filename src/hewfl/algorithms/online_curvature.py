@@ -23,8 +23,10 @@ from hewfl.core.round import Cohort, Decision, LocalPlan, Round
 from hewfl.core.validation import BelowOne, Share, check_fields, invalid, positive
 from hewfl.displacements.post_local import combine
 
-STILL = 1e-12
+MIN_RELATIVE_MOVE = 1e-12
 """A move shorter than this share of the model is rounding, not a step."""
+MAX_CHANGE = 4.0
+"""κ, by which one secant may differ from the estimate before it is clipped."""
 
 
 @final
@@ -69,7 +71,6 @@ def updated_curvature(
     round_: Round,
     *,
     memory: float = 0.8,
-    most: float = 4.0,
     floor: float = 0.0,
 ) -> Curvature:
     """The estimate after one more round.
@@ -85,7 +86,6 @@ def updated_curvature(
         known: from the rounds before; `first_curvature(1 / learning_rate, d)` at first.
         round_: what the server saw.
         memory: β in [0, 1).
-        most: κ > 1.
         floor: the estimate never goes below it.
 
     Raises:
@@ -94,8 +94,6 @@ def updated_curvature(
     positive("value", known.value)
     if not 0 <= memory < 1:
         raise invalid("memory", "at least 0 and below 1", memory)
-    if not most > 1:
-        raise invalid("most", "above 1", most)
     if not 0 <= floor < np.inf:
         raise invalid("floor", "a nonnegative finite number", floor)
     with np.errstate(all="ignore"):  # what is not finite teaches nothing
@@ -107,8 +105,9 @@ def updated_curvature(
         secant = _secant(known, round_, g)
     if not (np.isfinite(secant) and secant > 0):
         return Curvature(known.value, x, g, met=True)
-    seen = min(max(secant, known.value / most), known.value * most)
-    value = known.value**memory * seen ** (1 - memory)
+    kappa = MAX_CHANGE
+    clipped = min(max(secant, known.value / kappa), known.value * kappa)
+    value = known.value**memory * clipped ** (1 - memory)
     return Curvature(max(floor, value), x, g, met=True)
 
 
@@ -119,7 +118,9 @@ def _secant(known: Curvature, round_: Round, g: Any) -> float:
     dot, x = round_.displacements.dot, round_.anchor
     moved, turned = x - known.anchor, g - known.gradient
     step, change = np.sqrt(dot(moved, moved)), np.sqrt(dot(turned, turned))
-    return float(change / step) if step > STILL * np.sqrt(dot(x, x)) else 0.0
+    return (
+        float(change / step) if step > MIN_RELATIVE_MOVE * np.sqrt(dot(x, x)) else 0.0
+    )
 
 
 # ------------------ Algorithms 2 and 3 with a Λ that follows the curvature met on

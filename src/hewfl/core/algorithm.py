@@ -14,7 +14,17 @@ from hewfl.core.records import UpperState
 from hewfl.core.round import Cohort, Decision, LocalPlan, Round
 from hewfl.core.validation import Array, Ints, PerClient
 
-Need = Literal["sizes", "steps", "step_sizes", "losses", "entries", "clients", "root"]
+Need = Literal[
+    "sizes",
+    "steps",
+    "step_sizes",
+    "losses",
+    "entries",
+    "clients",
+    "root",
+    "variate",
+    "truth",
+]
 """What a rule may look at beside the products of the updates.
 
 sizes       data sizes m_i
@@ -24,6 +34,8 @@ losses      F_i at the model that was sent
 entries     coordinates of the updates, not products alone
 clients     which client is which, from round to round
 root        a gradient that the server computed itself
+variate     the control variate of the server
+truth       which clients are faulty: known in a simulation alone
 """
 State = TypeVar("State")
 FirstGradients = Float64[Array, "n d"] | None

@@ -1,6 +1,6 @@
-"""Linear maps of updates, in terms of their products: clipping, mixing, bucketing.
+"""Linear maps of updates, in terms of their products: clipping and mixing.
 
-A pre-aggregation replaces the n updates Δ by AΔ, with an m × n matrix A. The mapped
+A pre-aggregation replaces the n updates Δ by AΔ, with an n × n matrix A. The mapped
 vectors are never formed: products are those of Δ between A and Aᵀ, and a combination
 with weights w is the combination of Δ with Aᵀw. So certificates, sketches and masked
 sums keep working. Coordinate-wise rules get A times a block of columns.

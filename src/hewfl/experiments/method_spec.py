@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, final
 
-from hewfl.aggregators import NAMES, Aggregator, find_maker
+from hewfl.aggregators import NAMES, YARDSTICKS, Aggregator, find_maker
 from hewfl.algorithms.online_curvature import OnlineCurvature
 from hewfl.core.algorithm import Algorithm
 from hewfl.core.plugins import (
@@ -308,7 +308,7 @@ def _parameters(method: str, where: str = "") -> tuple[str, ...]:
         known = inspect.signature(PRESETS[method]).parameters.values()
         keyword = [p.name for p in known if p.kind is p.KEYWORD_ONLY]
         return tuple(keyword)
-    if method in NAMES:
+    if method in (*NAMES, *YARDSTICKS):
         maker, fixed = find_maker(method)
         return tuple(name for name in parameters_of(maker) if name not in fixed)
     names = parameters_of(_class(method, where))

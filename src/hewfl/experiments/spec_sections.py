@@ -13,6 +13,7 @@ from hewfl.core.toml_records import (
     from_list,
     from_table,
     is_whole,
+    one_of,
     rename_errors,
 )
 from hewfl.core.validation import (
@@ -169,10 +170,10 @@ class ProblemSpec:
             iteration, as in the paper's experiments, or `bound`, the proven one.
         solve_optimum: solve softmax for F*, so that gaps can be reported; set it to
             false where l2 is zero.
-        learning_rate: of a module. There is no L: with a method's `rate_scale` r it is
-            put at 1/(r rate), so that a `step_scale` s steps with s r times this rate;
-            for methods with an `amplitude` ϑ at 1/(r rate h), so that they step with
-            ϑ r h/H_i times it, and their Λ is `curvature_ratio` over r rate h.
+        learning_rate: η of a module. A module has no known L; 1/η takes its place. A
+            method with `step_scale` s steps with s η, one with `amplitude` ϑ with
+            ϑ η h/H_i, where h is `reference_steps`. Λ of HewHom and HewHet is
+            `curvature_ratio`/(η h).
         reference_steps: h, about the mean number of local steps.
         weight_decay: of a module.
         clip: norm that a module's minibatch gradients are clipped to; not clipped if
@@ -364,15 +365,22 @@ def make_scenario(given: Any) -> Scenario:
     listed = given.get("faults", ())
     if not isinstance(listed, list | tuple) or not listed:
         raise invalid(f"{where}.faults", "a list of tables", repr(listed))
-    for k, fault in enumerate(listed):
-        if not isinstance(fault, Mapping):
-            raise invalid(f"{where}.faults[{k}]", "a table", repr(fault))
-    faults = [_law(FAULTS, f, f"{where}.faults[{k}]") for k, f in enumerate(listed)]
+    faults = [_fault(f, f"{where}.faults[{k}]") for k, f in enumerate(listed)]
     objective = given.get("objective", "honest")
     if objective not in ("honest", "all"):
         raise invalid(f"{where}.objective", "one of honest, all", repr(objective))
     with rename_errors({"faults": f"{where}.faults"}):
         return Scenario(tuple(faults), objective)
+
+
+def _fault(given: Any, where: str) -> Any:
+    """A fault of hewfl by its name; code of the user's own is not accepted."""
+    if not isinstance(given, Mapping):
+        raise invalid(where, "a table", repr(given))
+    kind = given.get("kind")
+    if kind not in tuple(FAULTS):
+        raise invalid(f"{where}.kind", one_of(tuple(FAULTS), kind), repr(kind))
+    return from_table(FAULTS[kind], _law_fields(given, where), where)
 
 
 def make_local_steps(given: Any) -> LocalSteps:
@@ -439,18 +447,15 @@ def _law(
     known: Mapping[str, type[Any]],
     given: Mapping[str, Any] | str,
     where: str,
-    group: str = "hewfl.faults",
-    kind_of: Any = object,
+    group: str,
+    kind_of: Any,
 ) -> Any:
     """A law by its name, with its own fields; one of the user's own is loaded."""
     if isinstance(given, str):
         given = {"kind": given}
     kind = given.get("kind")
     check_name(kind, tuple(known), group, f"{where}.kind")
-    rest = {key: value for key, value in given.items() if key != "kind"}
-    for key, value in rest.items():
-        if value == []:
-            raise invalid(f"{where}.{key}", "a list with at least one entry", value)
+    rest = _law_fields(given, where)
     if kind in known:
         return from_table(known[str(kind)], rest, where)
     law = make(load(str(kind), group, f"{where}.kind"), rest, {}, where)
@@ -458,3 +463,12 @@ def _law(
         rule = "a law with `draw`, or with `draw_after` for participation"
         raise invalid(f"{where}.kind", rule, format_value(law))
     return law
+
+
+def _law_fields(given: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The fields of a law beside its kind; none of them is an empty list."""
+    fields = {key: value for key, value in given.items() if key != "kind"}
+    for key, value in fields.items():
+        if value == []:
+            raise invalid(f"{where}.{key}", "a list with at least one entry", value)
+    return fields

@@ -246,6 +246,9 @@ class Method:
             value = getattr(self, part)
             if isinstance(value, type) or not isinstance(value, kind):
                 raise invalid(part, example, format_value(value))
+        if "variate" in self.aggregator.needs and self.local.variates is None:
+            rule = "local work with control variates, such as LocalSGD(variates=…)"
+            raise invalid("local", rule, format_value(self.local))
         if not isinstance(self.name, str):
             raise invalid("name", "text", format_value(self.name))
         if not self.name:

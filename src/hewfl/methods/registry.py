@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import MappingProxyType
 from typing import Any
 
-from hewfl.aggregators import NAMES, RENAMED, Aggregator, find_maker, make
+from hewfl.aggregators import NAMES, RENAMED, YARDSTICKS, Aggregator, find_maker, make
 from hewfl.algorithms.hew_control import HewControl
 from hewfl.algorithms.hew_het import HewHet
 from hewfl.algorithms.hew_hom import HewHom
@@ -37,7 +37,7 @@ PRESETS: dict[str, Callable[..., Method]] = {
 }
 """Methods of the literature, which are given local work."""
 METHODS: dict[str, Any] = (
-    ALGORITHMS | PRESETS | {name: find_maker(name)[0] for name in NAMES}
+    ALGORITHMS | PRESETS | {name: find_maker(name)[0] for name in (*NAMES, *YARDSTICKS)}
 )
 """Every name that a spec may use, and the class or function that documents it."""
 OLD_NAMES = MappingProxyType(

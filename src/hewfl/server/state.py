@@ -219,7 +219,8 @@ def rule_errors(entry: Entry, when: str) -> Iterator[None]:
 
 def rule_error(entry: Entry, when: str, what: str) -> RuleError:
     """The one form of the error: entry, round, rule, and what is wrong."""
-    kind = type(entry.algorithm)
+    # of a `Method` the aggregator is the part that a user writes
+    kind = type(getattr(entry.algorithm, "aggregator", entry.algorithm))
     rule = f"{kind.__module__}.{kind.__qualname__}"
     return RuleError(f"entry {entry.name!r}, {when}: the rule {rule} is wrong: {what}")
 
