@@ -48,7 +48,7 @@ def test_the_swap_is_the_import_and_the_class_name() -> None:
         losses = [r.metric_records["numbers"]["train_loss"] for r in records]
         return MetricRecord({"loudest": max(losses)})
 
-    told: dict[str, Any] = {
+    options: dict[str, Any] = {
         "fraction_train": 1.0,
         "fraction_evaluate": 0.5,
         "min_train_nodes": N,
@@ -59,13 +59,13 @@ def test_the_swap_is_the_import_and_the_class_name() -> None:
         "configrecord_key": "config",
         "train_metrics_aggr_fn": loudest,
     }
-    known = run(FedAvg(**QUIET))
-    found = run(HewStrategy(**told, aggregator="size-weighted"))
+    expected = run(FedAvg(**QUIET))
+    result = run(HewStrategy(**options, aggregator="size-weighted"))
     np.testing.assert_allclose(
-        vector(found.arrays), vector(known.arrays), rtol=ROUNDING
+        vector(result.arrays), vector(expected.arrays), rtol=ROUNDING
     )
-    assert found.train_metrics_clientapp[2]["loudest"] == 5.0
-    assert "accuracy" in found.evaluate_metrics_clientapp[2]
+    assert result.train_metrics_clientapp[2]["loudest"] == 5.0
+    assert "accuracy" in result.evaluate_metrics_clientapp[2]
     assert HewStrategy(0.5, 0.25, 3).min_train_nodes == 3  # by place, as FedAvg's
 
 
@@ -221,8 +221,8 @@ def test_noise_that_a_wrapper_adds_is_part_of_the_next_round() -> None:
 
 def test_what_a_wrapper_hides_is_not_kept(tmp_path: Path) -> None:
     average = ServerStep(average="ema")
-    for told in ({"folder": tmp_path}, {"server_step": average}):
-        inner = HewStrategy(**told, **QUIET)
+    for options in ({"folder": tmp_path}, {"server_step": average}):
+        inner = HewStrategy(**options, **QUIET)
         wrapped = DifferentialPrivacyServerSideFixedClipping(inner, 1.0, CLIP, N)
         with pytest.raises(InvalidInputError, match="left out inside a wrapper"):
             run(wrapped)
@@ -251,14 +251,14 @@ def test_outer_steps_by_one_argument() -> None:
 def test_the_averaged_model_is_evaluated_and_returned(tmp_path: Path) -> None:
     seen: dict[int, Any] = {}
     average = ServerStep(average="tail")
-    told: dict[str, Any] = {
+    options: dict[str, Any] = {
         "aggregator": "size-weighted",
         "server_step": average,
         "folder": tmp_path,
     }
     for rounds in (2, 3):  # and goes on where it was
         result = run(
-            HewStrategy(**told, **QUIET),
+            HewStrategy(**options, **QUIET),
             rounds,
             evaluate_fn=lambda t, arrays: seen.update({t: vector(arrays)}),
         )
@@ -271,10 +271,10 @@ def test_the_averaged_model_is_evaluated_and_returned(tmp_path: Path) -> None:
 
 def test_a_run_is_kept_goes_on_and_is_reported(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    told: dict[str, Any] = {"aggregator": "agreement"}
-    known = vector(run(HewStrategy(**told, **QUIET), 4).arrays)
-    run(HewStrategy(**told, folder=str(folder)), 2)
-    result = run(HewStrategy(**told, folder=folder, min_evaluate_nodes=3), 4)
+    options: dict[str, Any] = {"aggregator": "agreement"}
+    known = vector(run(HewStrategy(**options, **QUIET), 4).arrays)
+    run(HewStrategy(**options, folder=str(folder)), 2)
+    result = run(HewStrategy(**options, folder=folder, min_evaluate_nodes=3), 4)
     np.testing.assert_array_equal(vector(result.arrays), known)
     np.testing.assert_array_equal(vector(load_model(folder)), known)
     assert sorted(result.train_metrics_clientapp) == [3, 4]
@@ -300,8 +300,8 @@ def test_measures_that_are_none_do_not_spoil_the_mean(
         result = run(HewStrategy(), 1)
     # of clients 0, 3, 4, 5: client 1 has NaN, client 2 other measures
     mean = (0 + 4 * 0.3 + 5 * 0.4 + 6 * 0.5) / 16
-    found = result.evaluate_metrics_clientapp[1]
-    assert found["accuracy"] == pytest.approx(mean)
+    metrics = result.evaluate_metrics_clientapp[1]
+    assert metrics["accuracy"] == pytest.approx(mean)
     assert "finite numbers" in caplog.text
 
 
