@@ -180,7 +180,7 @@ class LocalSGD(Validated):
 @final
 @dataclass(frozen=True, slots=True)
 class ClientTraining:
-    """Clients train as they like, with any optimiser: nothing is planned for them.
+    """Clients choose their own training, with any optimiser; the server plans none.
 
     The local work of a Flower federation or a torch job. Step sizes and steps that an
     aggregator needs are reported by the transport.
