@@ -1,4 +1,4 @@
-"""The exceptions of hewfl: one root, four children and a grandchild."""
+"""The exceptions of hewfl; all derive from `HewError`."""
 
 
 class HewError(Exception):

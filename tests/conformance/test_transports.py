@@ -23,7 +23,9 @@ from hewfl.server.checkpoint import flatten
 from hewfl.torch.job import choose_method
 
 CASES = [*ALGORITHMS, Case("median", Median(), averages=False)]
-REFUSED = ("FedProx", "MinibatchSGD", "qfedavg", "qfedavg-half", "hew-control")
+REFUSED = (
+    *("FedProx", "MinibatchSGD", "qfedavg", "qfedavg-half", "hew-control", "oracle"),
+)
 """In a torch job: losses and local steps of another kind are not to be had there."""
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hewfl.data.cache import Parsed, cached, verify_cached
+from hewfl.data.cache import Parsed, load_or_parse, verify_cached
 from hewfl.errors import DataError
 
 KEY = ["parser 1", "abc"]
@@ -26,8 +26,8 @@ def only_folder(cache: Path) -> Path:
 
 
 def test_the_second_time_is_mapped_not_parsed() -> None:
-    cached("set", KEY, parsed)
-    again = cached("set", KEY, never)
+    load_or_parse("set", KEY, parsed)
+    again = load_or_parse("set", KEY, never)
     assert isinstance(again.train[0], np.memmap)
     assert not again.train[0].flags.writeable
     assert again.test is not None
@@ -40,31 +40,31 @@ def test_the_second_time_is_mapped_not_parsed() -> None:
 
 
 def test_another_key_is_another_entry() -> None:
-    cached("set", KEY, parsed)
+    load_or_parse("set", KEY, parsed)
     with pytest.raises(AssertionError, match="parsed although"):
-        cached("set", ["parser 2", "abc"], never)
+        load_or_parse("set", ["parser 2", "abc"], never)
 
 
 @pytest.mark.parametrize("name", ["features.npy", "test_labels.npy", "manifest.json"])
 @pytest.mark.parametrize("keep", [0, 40])
 def test_a_damaged_entry_is_written_anew(cache: Path, name: str, keep: int) -> None:
-    cached("set", KEY, parsed)
+    load_or_parse("set", KEY, parsed)
     victim = only_folder(cache) / name
     victim.write_bytes(victim.read_bytes()[:keep])
-    assert (cached("set", KEY, parsed).train[0] == X).all()
-    assert (cached("set", KEY, never).train[0] == X).all()
+    assert (load_or_parse("set", KEY, parsed).train[0] == X).all()
+    assert (load_or_parse("set", KEY, never).train[0] == X).all()
     only_folder(cache)  # the broken one is gone
 
 
 def test_a_missing_array_is_written_anew(cache: Path) -> None:
-    cached("set", KEY, parsed)
+    load_or_parse("set", KEY, parsed)
     (only_folder(cache) / "labels.npy").unlink()
-    cached("set", KEY, parsed)
-    cached("set", KEY, never)
+    load_or_parse("set", KEY, parsed)
+    load_or_parse("set", KEY, never)
 
 
 def test_changed_numbers_are_found_by_verification(cache: Path) -> None:
-    cached("set", KEY, parsed)
+    load_or_parse("set", KEY, parsed)
     verify_cached("set", KEY)
     victim = only_folder(cache) / "labels.npy"
     victim.write_bytes(victim.read_bytes()[:-8] + b"\x07" * 8)
@@ -80,7 +80,9 @@ def test_writers_at_once_agree_and_leave_nothing_behind(cache: Path) -> None:
         return parsed()
 
     threads = [
-        threading.Thread(target=lambda: results.append(cached("set", KEY, parse)))
+        threading.Thread(
+            target=lambda: results.append(load_or_parse("set", KEY, parse))
+        )
         for _ in range(8)
     ]
     for thread in threads:
@@ -100,4 +102,4 @@ def test_without_a_writable_cache_arrays_come_with_a_warning(
     with pytest.warns(
         UserWarning, match=r"cannot write to the cache .*set HEWFL_CACHE"
     ):
-        assert cached("set", KEY, parsed).train[0] is X
+        assert load_or_parse("set", KEY, parsed).train[0] is X

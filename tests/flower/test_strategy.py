@@ -21,7 +21,7 @@ from flwr.serverapp.strategy import (
 )
 
 from hewfl import HewHet, HewHom, InvalidInputError, LocalSGD, Method, ServerStep
-from hewfl.aggregators import NAMES, FedAWARE, QFedAvg, make
+from hewfl.aggregators import NAMES, FedAdp, FedAWARE, Mean, QFedAvg, Trust, make
 from hewfl.experiments.run_folder import open_folder
 from hewfl.flower import HewStrategy, load_model
 from hewfl.report.page import write_report
@@ -48,7 +48,7 @@ def test_the_swap_is_the_import_and_the_class_name() -> None:
         losses = [r.metric_records["numbers"]["train_loss"] for r in records]
         return MetricRecord({"loudest": max(losses)})
 
-    told: dict[str, Any] = {
+    options: dict[str, Any] = {
         "fraction_train": 1.0,
         "fraction_evaluate": 0.5,
         "min_train_nodes": N,
@@ -59,13 +59,13 @@ def test_the_swap_is_the_import_and_the_class_name() -> None:
         "configrecord_key": "config",
         "train_metrics_aggr_fn": loudest,
     }
-    known = run(FedAvg(**QUIET))
-    found = run(HewStrategy(**told, aggregator="size-weighted"))
+    expected = run(FedAvg(**QUIET))
+    result = run(HewStrategy(**options, aggregator="size-weighted"))
     np.testing.assert_allclose(
-        vector(found.arrays), vector(known.arrays), rtol=ROUNDING
+        vector(result.arrays), vector(expected.arrays), rtol=ROUNDING
     )
-    assert found.train_metrics_clientapp[2]["loudest"] == 5.0
-    assert "accuracy" in found.evaluate_metrics_clientapp[2]
+    assert result.train_metrics_clientapp[2]["loudest"] == 5.0
+    assert "accuracy" in result.evaluate_metrics_clientapp[2]
     assert HewStrategy(0.5, 0.25, 3).min_train_nodes == 3  # by place, as FedAvg's
 
 
@@ -88,6 +88,7 @@ def test_the_default_is_fedavg_where_clients_agree() -> None:
     metrics = run(HewStrategy(**QUIET), 1).train_metrics_clientapp[1]
     shares = np.array(SIZES) / sum(SIZES)
     np.testing.assert_allclose(metrics["weights"], shares, rtol=1e-12)
+    assert "steps" not in metrics  # the rule does not ask for them
 
 
 def test_plain_sgd_is_declared_by_the_rule_and_told_its_step_size() -> None:
@@ -120,12 +121,12 @@ def test_a_rule_that_asks_for_steps_says_what_to_add() -> None:
     ("changes", "text"),
     [
         ({"aggregator": "best"}, "`aggregator` must be one of mean, .*; got 'best'"),
-        ({"aggregator": HewHet(1.0, 1.0)}, "does not identify clients"),
-        (
-            {"aggregator": Method(LocalSGD(1.0), FedAWARE())},
-            "does not identify clients",
-        ),
+        ({"aggregator": HewHet(1.0, 1.0)}, "without control variates"),
+        ({"aggregator": FedAWARE(), "folder": "run"}, "`folder` must be left out"),
         ({"aggregator": Method(LocalSGD(1.0), QFedAvg(1.0))}, "needs no losses"),
+        ({"aggregator": "oracle"}, "no truth"),
+        ({"aggregator": Method(LocalSGD(1.0, prox=0.1), Mean())}, "or `at_anchor`"),
+        ({"aggregator": Method(LocalSGD(1.0, at_anchor=True), Mean())}, "`at_anchor`"),
         ({"max_norm_ratio": 0.0}, "`max_norm_ratio` must be"),
         ({"rule": "sieve"}, "written as `aggregator`"),
         ({"longest": 3.0}, "written as `max_norm_ratio`"),
@@ -220,8 +221,8 @@ def test_noise_that_a_wrapper_adds_is_part_of_the_next_round() -> None:
 
 def test_what_a_wrapper_hides_is_not_kept(tmp_path: Path) -> None:
     average = ServerStep(average="ema")
-    for told in ({"folder": tmp_path}, {"server_step": average}):
-        inner = HewStrategy(**told, **QUIET)
+    for options in ({"folder": tmp_path}, {"server_step": average}):
+        inner = HewStrategy(**options, **QUIET)
         wrapped = DifferentialPrivacyServerSideFixedClipping(inner, 1.0, CLIP, N)
         with pytest.raises(InvalidInputError, match="left out inside a wrapper"):
             run(wrapped)
@@ -250,14 +251,14 @@ def test_outer_steps_by_one_argument() -> None:
 def test_the_averaged_model_is_evaluated_and_returned(tmp_path: Path) -> None:
     seen: dict[int, Any] = {}
     average = ServerStep(average="tail")
-    told: dict[str, Any] = {
+    options: dict[str, Any] = {
         "aggregator": "size-weighted",
         "server_step": average,
         "folder": tmp_path,
     }
     for rounds in (2, 3):  # and goes on where it was
         result = run(
-            HewStrategy(**told, **QUIET),
+            HewStrategy(**options, **QUIET),
             rounds,
             evaluate_fn=lambda t, arrays: seen.update({t: vector(arrays)}),
         )
@@ -270,10 +271,10 @@ def test_the_averaged_model_is_evaluated_and_returned(tmp_path: Path) -> None:
 
 def test_a_run_is_kept_goes_on_and_is_reported(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    told: dict[str, Any] = {"aggregator": "agreement"}
-    known = vector(run(HewStrategy(**told, **QUIET), 4).arrays)
-    run(HewStrategy(**told, folder=str(folder)), 2)
-    result = run(HewStrategy(**told, folder=folder, min_evaluate_nodes=3), 4)
+    options: dict[str, Any] = {"aggregator": "agreement"}
+    known = vector(run(HewStrategy(**options, **QUIET), 4).arrays)
+    run(HewStrategy(**options, folder=str(folder)), 2)
+    result = run(HewStrategy(**options, folder=folder, min_evaluate_nodes=3), 4)
     np.testing.assert_array_equal(vector(result.arrays), known)
     np.testing.assert_array_equal(vector(load_model(folder)), known)
     assert sorted(result.train_metrics_clientapp) == [3, 4]
@@ -299,8 +300,8 @@ def test_measures_that_are_none_do_not_spoil_the_mean(
         result = run(HewStrategy(), 1)
     # of clients 0, 3, 4, 5: client 1 has NaN, client 2 other measures
     mean = (0 + 4 * 0.3 + 5 * 0.4 + 6 * 0.5) / 16
-    found = result.evaluate_metrics_clientapp[1]
-    assert found["accuracy"] == pytest.approx(mean)
+    metrics = result.evaluate_metrics_clientapp[1]
+    assert metrics["accuracy"] == pytest.approx(mean)
     assert "finite numbers" in caplog.text
 
 
@@ -312,6 +313,35 @@ def test_clients_are_numbered_as_they_appear_whatever_their_ids() -> None:
         bits.add(vector(result.arrays).tobytes())
         assert result.train_metrics_clientapp[2]["clients"] == list(range(N))
     assert len(bits) == 1
+
+
+@pytest.mark.parametrize("rule", [Trust(), FedAdp(), FedAWARE()], ids=type)
+def test_rules_that_remember_clients_run_in_a_fleet_that_grows(rule: Any) -> None:
+    rng, guessing = np.random.default_rng(3), 2
+
+    def guess(question: Message, answer: Message) -> list[Message]:
+        answer.content["numbers"]["num-steps"] = 4  # of all, as lengths are alike
+        if grid.partition_of(question) == guessing:
+            sent = question.content["arrays"].to_numpy_ndarrays()
+            ends = [x + rng.standard_normal(x.shape).astype(x.dtype) for x in sent]
+            answer.content["model"] = ArrayRecord(ends)
+        return [answer]
+
+    def join(t: int, numbers: Any) -> None:
+        del numbers
+        if t == 1 and len(grid.nodes) == 3:
+            grid.connect(3)
+            grid.connect(4)
+
+    grid = StubGrid(stock_app(), 3, tamper=guess)
+    strategy = HewStrategy(aggregator=rule, on_round=join, **QUIET)
+    rounds = strategy.start(grid, model(), 3).train_metrics_clientapp
+    assert [rounds[t]["clients"] for t in (1, 2, 3)] == [[0, 1, 2], *[[*range(5)]] * 2]
+    assert all(rounds[t]["accepted"] for t in (1, 2, 3))
+    if isinstance(rule, Trust):
+        assert strategy.state.algorithm.rounds.tolist() == [3, 3, 3, 2, 2]
+        weights = np.array(rounds[3]["weights"])
+        assert weights[guessing] < 0.05 < np.delete(weights, guessing).min()
 
 
 def test_measured_steps_are_refused() -> None:

@@ -71,19 +71,19 @@ def made(
 
 def test_entries_that_stopped_are_listed() -> None:
     results = made(cnn_spec(), {HEW_PLAIN: 0.9, "FedAvg": 0.8, "q-FedAvg": 0.7})
-    told = {1: "diverged, stopped", 2: "refused, stopped"}
+    statuses = {1: "diverged, stopped", 2: "refused, stopped"}
     records = tuple(
         tuple(
-            tuple(replace(r, status=told.get(entry, "optimal")) for r in own)
+            tuple(replace(r, status=statuses.get(entry, "optimal")) for r in own)
             for entry, own in enumerate(by_entry)
         )
         for by_entry in results.records
     )
     stopped = Results(results.spec, results.rounds, records, results.constants)
-    found = summarise(stopped)["methods"]
+    methods = summarise(stopped)["methods"]
     seeds = list(results.spec.seeds)
-    assert [m["diverged"] for m in found] == [[], seeds, []]
-    assert [m["refused"] for m in found] == [[], [], seeds]
+    assert [m["diverged"] for m in methods] == [[], seeds, []]
+    assert [m["refused"] for m in methods] == [[], [], seeds]
 
 
 def main_levels(hew: float) -> dict[str, float]:
@@ -131,8 +131,8 @@ def test_what_is_ahead_at_equal_rounds_may_be_behind_at_equal_scalars() -> None:
         for first, last in zip(start.records, still.records, strict=True)
     ]
     results = Results(still.spec, np.arange(3), tuple(entries), still.constants)
-    found = judge({("mnist", "het-random"): results})
-    claims = {c.statement.split(":")[0].split(", ")[-1]: c for c in found[:3]}
+    judged = judge({("mnist", "het-random"): results})
+    claims = {c.statement.split(":")[0].split(", ")[-1]: c for c in judged[:3]}
     assert claims["at equal rounds"].verdict == "agrees"
     assert claims["at equal scalars"].verdict == "agrees"
     fallen = claims["at equal scalars by the paper's count"]
@@ -154,10 +154,10 @@ def test_a_method_that_diverged_is_behind() -> None:
 def test_a_method_that_diverged_is_behind_in_the_summary_and_the_demo() -> None:
     levels = {HEW_CORRECTED: 0.6, "FedAvg": np.nan, "FedNova": 0.5}
     results = made(main_spec("mnist", "het-random"), levels)
-    found = summarise(results)
+    summary = summarise(results)
     pairs = {
         (p["first"], p["second"]): p
-        for p in found["pairs"]
+        for p in summary["pairs"]
         if p["quantity"] == "objective"
     }
     assert len(pairs) == 3
@@ -165,7 +165,7 @@ def test_a_method_that_diverged_is_behind_in_the_summary_and_the_demo() -> None:
     assert ahead["verdict"] == "better"
     assert (ahead["mean"], ahead["low"], ahead["seeds"]) == (None, None, 0)
     assert pairs["FedAvg", "FedNova"]["verdict"] == "worse"
-    first, second, _ = sentences(found)
+    first, second, _ = sentences(summary)
     assert first == f"objective of {HEW_CORRECTED} less that of FedAvg: better"
     assert "95 % interval -0.1" in second
 

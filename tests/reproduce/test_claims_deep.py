@@ -88,9 +88,9 @@ def of_paper() -> dict[str, Level]:
 
 def test_the_paper_s_own_ranking_agrees_at_every_moment() -> None:
     sparse = dict.fromkeys((HEW_PLAIN, HEW_CORRECTED), (0.0, 0.0, 0.5, 0.5))
-    found = verdicts(made(head_spec(), of_paper(), sparse))
-    assert set(found.values()) == {"agrees"}
-    assert len(found) == 4 * 8 + 2 * 2
+    answers = verdicts(made(head_spec(), of_paper(), sparse))
+    assert set(answers.values()) == {"agrees"}
+    assert len(answers) == 4 * 8 + 2 * 2
 
 
 @pytest.mark.parametrize(
@@ -104,22 +104,22 @@ def test_the_paper_s_own_ranking_agrees_at_every_moment() -> None:
     ],
 )
 def test_another_ranking_does_not(change: dict[str, Level], fallen: str) -> None:
-    found = verdicts(made(head_spec(), of_paper() | change))
-    assert all(found[f"{moment}: {fallen}"] == "does not agree" for moment in Moment)
+    answers = verdicts(made(head_spec(), of_paper() | change))
+    assert all(answers[f"{moment}: {fallen}"] == "does not agree" for moment in Moment)
 
 
 def test_a_method_that_falls_back_is_judged_by_its_best_round_too() -> None:
     levels: dict[str, Level] = {HEW_PLAIN: (0.9, 0.5), "FedAvg": 0.8}
     results = made(cnn_spec(), levels)
-    found = verdicts(results, judge_cnn)
+    answers = verdicts(results, judge_cnn)
     said = "HEW (Alg. 3) beats FedAvg in accuracy"
-    assert found[f"last round: {said}"] == "does not agree"
-    assert found[f"best validation round: {said}"] == "agrees"
+    assert answers[f"last round: {said}"] == "does not agree"
+    assert answers[f"best validation round: {said}"] == "agrees"
     best = at_moment(results, HEW_PLAIN, "test_loss", Moment.best)
     np.testing.assert_allclose(best, 0.1 - NOISE, atol=1e-4)
     pair = (HEW_PLAIN, "FedAvg")
     assert share_ahead(results, pair, "test_accuracy") == 0.5
-    assert found["HEW (Alg. 3) beats FedAvg for most of the run"] == "does not agree"
+    assert answers["HEW (Alg. 3) beats FedAvg for most of the run"] == "does not agree"
 
 
 def test_at_equal_scalars_a_dear_method_is_judged_half_way() -> None:
@@ -128,19 +128,21 @@ def test_at_equal_scalars_a_dear_method_is_judged_half_way() -> None:
     said = "HEW (Alg. 3) beats FedAvg in both losses"
     for cost, verdict in ((20_000, "does not agree"), (10_001, "agrees")):
         sent = {HEW_PLAIN: cost, "FedAvg": 10_000}
-        found = verdicts(made(cnn_spec(), levels, sent=sent), judge_cnn)
-        assert found[f"last round: {said}"] == "agrees"
-        assert found[f"equal scalars: {said}"] == verdict
-        assert found[f"equal scalars, the paper's count: {said}"] == verdict
+        answers = verdicts(made(cnn_spec(), levels, sent=sent), judge_cnn)
+        assert answers[f"last round: {said}"] == "agrees"
+        assert answers[f"equal scalars: {said}"] == verdict
+        assert answers[f"equal scalars, the paper's count: {said}"] == verdict
 
 
 def test_weights_of_the_last_round_and_of_the_late_ones() -> None:
     levels: dict[str, Level] = {HEW_PLAIN: 0.9, "FedAvg": 0.85}
     mass = {HEW_PLAIN: (0.1, 0.1, 0.1, 0.7)}
     results = made(cnn_spec(), levels, mass)
-    found = verdicts(results, judge_cnn)
+    answers = verdicts(results, judge_cnn)
     moved = "HEW (Alg. 3) moves weight towards the longest local work (H = 4)"
-    assert found[f"last round: {moved}"] == found[f"last quarter: {moved}"] == "agrees"
+    assert (
+        answers[f"last round: {moved}"] == answers[f"last quarter: {moved}"] == "agrees"
+    )
     late = late_mass(results, HEW_PLAIN)
     assert list(late) == [1, 2, 4, 8]
     np.testing.assert_allclose(late[8], 0.7, atol=1e-3)

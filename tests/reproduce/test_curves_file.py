@@ -23,17 +23,17 @@ def test_what_is_written_is_read_back(
     constants = list(results.constants)
     write_json(tmp_path / "summary.json", {", ".join(KEY): {"constants": constants}})
     write_text(tmp_path / "tuned.toml", write_spec(results.spec))
-    (found,) = read_curves(tmp_path).values()
-    assert found.labels == results.labels
+    (restored,) = read_curves(tmp_path).values()
+    assert restored.labels == results.labels
     for label in results.labels:
         for name in ("gap", "pooled", "test_accuracy", "scalars", "paper_scalars"):
-            ours, theirs = found.curve(label, name), results.curve(label, name)
+            ours, theirs = restored.curve(label, name), results.curve(label, name)
             np.testing.assert_allclose(ours, theirs, rtol=1e-7, atol=1e-8)
         mass = results.mass(label)
-        assert found.mass(label).keys() == mass.keys()
-        for h, seeds in found.mass(label).items():
+        assert restored.mass(label).keys() == mass.keys()
+        for h, seeds in restored.mass(label).items():
             np.testing.assert_allclose(seeds, mass[h], rtol=1e-7)
-    write_curves({KEY: found}, tmp_path)
+    write_curves({KEY: restored}, tmp_path)
     assert [(tmp_path / name).read_bytes() for name in (CURVES, WEIGHTS)] == first
 
 

@@ -109,13 +109,13 @@ def test_rates_of_a_module() -> None:
 
 @pytest.mark.torch
 @pytest.mark.parametrize(
-    ("model", "told"),
+    ("model", "sizes"),
     [
         ("medium_cnn", "784 and at most 10"),
         ("classifier_head", "768 and at most 4"),
     ],
 )
-def test_a_model_for_other_data_is_refused_by_name(model: Any, told: str) -> None:
+def test_a_model_for_other_data_is_refused_by_name(model: Any, sizes: str) -> None:
     spec = cnn_spec()
     data, problem = replace(spec.data, name="digits"), spec.problem
     spec = replace(spec, data=data, problem=replace(problem, model=model))
@@ -124,7 +124,7 @@ def test_a_model_for_other_data_is_refused_by_name(model: Any, told: str) -> Non
     text = str(error.value)
     assert text.startswith("`problem.model` must be one for data.name = 'digits' (")
     assert "digits has 64 features and 10 classes" in text
-    assert text.endswith(f'; {model} is for {told}); got "{model}"')
+    assert text.endswith(f'; {model} is for {sizes}); got "{model}"')
 
 
 def ran(spec: Spec, root: Path, *, jobs: int) -> Results:

@@ -1,4 +1,4 @@
-"""The paper's figures: its layout, the right numbers, methods told apart."""
+"""The paper's figures: its layout, the right numbers, distinct styles."""
 
 import importlib
 from pathlib import Path
@@ -26,24 +26,24 @@ def panels(results: Results) -> dict[tuple[str, str], Results]:
     return dict.fromkeys((*keys, ("mnist", "het-random")), results)
 
 
-def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def record_figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The figures that are saved from now on."""
-    found: list[Any] = []
+    figures: list[Any] = []
     kind: Any = importlib.import_module("matplotlib.figure").Figure
 
     def keep(self: Any, *_: Any, **__: Any) -> None:
-        found.append(self)  # and write nothing, which takes long
+        figures.append(self)  # and write nothing, which takes long
 
     monkeypatch.setattr(kind, "savefig", keep)
-    return found
+    return figures
 
 
 def test_figure_1_has_the_layout_of_the_paper(
     results: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = drawn(monkeypatch)
+    figures = record_figures(monkeypatch)
     figure_1(panels(results), tmp_path / "figure1")
-    axes = found[0].axes
+    axes = figures[0].axes
     assert len(axes) == 6 * 3
     titles = [a.get_title() for a in axes[:3]]
     assert titles[0] == "homogeneous, equal H"
@@ -55,17 +55,17 @@ def test_figure_1_has_the_layout_of_the_paper(
     assert len(axes[6].lines) == 2  # the difference, and zero
     assert [len(a.lines) for a in axes[:3]] == [3, 3, 0]  # the third was not run
     assert axes[2].texts[0].get_text() == "no run"
-    (legend,) = found[0].legends
+    (legend,) = figures[0].legends
     assert [text.get_text() for text in legend.get_texts()] == list(results.labels)
 
 
 def test_figure_2_shows_weights_by_horizon(
     results: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = drawn(monkeypatch)
+    figures = record_figures(monkeypatch)
     key = ("mnist", "het-random")
     figure_2({key: results}, {key: "HEW"}, tmp_path / "figure2")
-    (axes,) = found[0].axes
+    (axes,) = figures[0].axes
     mass = results.mass("HEW")
     heights = [bar.get_height() for bar in axes.patches]
     np.testing.assert_allclose(heights, [seeds.mean() for seeds in mass.values()])

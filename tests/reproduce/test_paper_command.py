@@ -134,9 +134,9 @@ def test_figure_2_stopped_by_ctrl_c_goes_on_when_called_again(
         stopped = runner.invoke(app, [*words(place, "fig2"), "--jobs", "0"])
     assert stopped.exit_code == 130
     command = "python -m reproduce paper fig2 --quick --jobs 0 --runs-dir "
-    told = f"stopped; resume with: {command}"
+    message = f"stopped; resume with: {command}"
     assert stopped.stderr.count("stopped") == 1
-    assert told in stopped.stderr
+    assert message in stopped.stderr
     result = paper(place, "fig2")
     assert result.output.count(": resumed, to be tuned") == 2
     assert ": resumed, to be tuned, 1 of 1 trials done" in result.output

@@ -77,7 +77,7 @@ def test_each_part_of_the_paper_has_its_folder(
 
 
 @pytest.mark.parametrize(
-    ("module", "words", "told"),
+    ("module", "words", "message"),
     [
         *(
             ("matplotlib", [figure], "figures need matplotlib: install")
@@ -90,21 +90,21 @@ def test_each_part_of_the_paper_has_its_folder(
     ],
 )
 def test_what_is_not_installed_is_said_before_anything_is_run(
-    monkeypatch: pytest.MonkeyPatch, module: str, words: list[str], told: str
+    monkeypatch: pytest.MonkeyPatch, module: str, words: list[str], message: str
 ) -> None:
     def begin(*_: Any, **__: Any) -> None:
         raise DataError("it began")
 
-    def found(name: str) -> object:
+    def find_spec_stub(name: str) -> object:
         return None if name == module else object()
 
     monkeypatch.setattr(commands, "execute", begin)
-    monkeypatch.setattr(parts, "find_spec", found)
+    monkeypatch.setattr(parts, "find_spec", find_spec_stub)
     result = runner.invoke(app, ["paper", *words])
     assert result.exit_code == 1
     assert result.output.startswith("error: ")
-    assert told in result.output
-    assert ("it began" in result.output) == (told == "it began")
+    assert message in result.output
+    assert ("it began" in result.output) == (message == "it began")
 
 
 @pytest.mark.parametrize("quick", [[], ["--quick"]])

@@ -133,10 +133,10 @@ def test_verdicts_follow_the_numbers(scores: Scores) -> None:
 
 def test_publishing_is_one_command(tmp_path: Path, scores: Scores) -> None:
     root, specs = tmp_path / "runs", SPECS
-    for key, found in scores.summaries.items():
+    for key, values in scores.summaries.items():
         folder = root / f"{specs[key].name}-0"
         write_text(folder / "spec.toml", write_spec(specs[key]))
-        write_json(folder / "summary.json", found)
+        write_json(folder / "summary.json", values)
     output = tmp_path / "out"
     asked = [
         "study",
@@ -165,11 +165,11 @@ def test_publishing_is_one_command(tmp_path: Path, scores: Scores) -> None:
 
 
 def test_runs_that_went_astray_are_counted() -> None:
-    found = summary(DEEP, {}, lost=(OURS,))
-    (row,) = (m for m in found["methods"] if m["label"] == "FedAvg, momentum 0.8")
+    values = summary(DEEP, {}, lost=(OURS,))
+    (row,) = (m for m in values["methods"] if m["label"] == "FedAvg, momentum 0.8")
     row["final"]["test_loss"]["seeds"][3] = 9.0
-    (line,) = unsteady(Scores({DEEP: found}), DEEP[0])
-    methods = len(found["methods"])
+    (line,) = unsteady(Scores({DEEP: values}), DEEP[0])
+    methods = len(values["methods"])
     assert line.startswith(f"Of {methods * SEEDS} runs {SEEDS + 1} end with more")
     assert line.endswith(f"averaged model {SEEDS}.")
 
@@ -203,7 +203,7 @@ def test_panels_are_those_of_the_issue() -> None:
 @pytest.mark.parametrize("key", [CLEAN, LABELS, ("mnist-het", "many"), DEEP])
 def test_what_is_published_was_made_by_these_specs(key: Key) -> None:
     docs = Path(__file__).parents[2] / "docs" / "results" / "robustness"
-    found = read_spec(docs / "panels" / "-".join(key) / "spec.toml")
-    assert replace(found, device="numpy") == SPECS[key]
+    spec = read_spec(docs / "panels" / "-".join(key) / "spec.toml")
+    assert replace(spec, device="numpy") == SPECS[key]
     values = json.loads((docs / "summary.json").read_text())[", ".join(key)]
-    assert set(values["methods"]) == {method.label for method in found.methods}
+    assert set(values["methods"]) == {method.label for method in spec.methods}

@@ -16,11 +16,11 @@ def made(losses: dict[str, list[float]]) -> dict[str, Any]:
     """Scores of some rules in a clean scenario and one with a bad rank."""
     entries = {
         f"{rule} | plain": {
-            "loss": told,
-            "average loss": told,
+            "loss": values,
+            "average loss": values,
             "weights": [0.4, 0.3, 0.2, 0.1],
         }
-        for rule, told in losses.items()
+        for rule, values in losses.items()
     }
     return {"cnn": {"clean": entries, "bad 1": entries}}
 
@@ -55,12 +55,12 @@ def test_rules_decide_from_products_as_from_displacements() -> None:
     weights, _ = decide_weights("tokens", rule, rows @ rows.T, 0.1, None)
     tokens = STEPS * BATCH
     assert weights == pytest.approx(tokens / tokens.sum())
-    found, _ = decide_weights(
+    agreement, _ = decide_weights(
         "agreement", torch_rules.rules(0.1)["agreement"], rows @ rows.T, 0.1, None
     )
     unit = rows / np.linalg.norm(rows, axis=1)[:, None]
     cosines = ((unit @ unit.T).sum(axis=1) - 1) / 3
-    assert found == pytest.approx(cosines**2 / (cosines**2).sum())
+    assert agreement == pytest.approx(cosines**2 / (cosines**2).sum())
 
 
 def test_a_rank_that_is_not_finite_is_left_out() -> None:
@@ -70,10 +70,10 @@ def test_a_rank_that_is_not_finite_is_left_out() -> None:
         "equal", torch_rules.rules(0.1)["equal"], rows @ rows.T, 0.1, None
     )
     assert weights == pytest.approx([1 / 3, 1 / 3, 0, 1 / 3])
-    nobody, _ = decide_weights(
+    none_finite, _ = decide_weights(
         "equal", torch_rules.rules(0.1)["equal"], np.full((4, 4), np.nan), 1, 0
     )
-    assert np.isnan(nobody).all()
+    assert np.isnan(none_finite).all()
 
 
 def test_all_rules_train_side_by_side() -> None:
@@ -82,12 +82,12 @@ def test_all_rules_train_side_by_side() -> None:
     model = CharTransformer(text, text[:100], 3, width=8, blocks=1, context=4, heads=2)
     rules = torch_rules.rules(0.01)
     job = Job(model, "adamw", 0.01, 3, Scenario(), 0)
-    found = job.run(rules, torch_rules.OUTERS, "cpu")
-    assert len(found) == 2 * len(rules)
-    for entry, told in found.items():
-        assert told["loss"] < 0.9, entry  # log 3 = 1.1 at the start
-    assert found["equal | plain"]["weights"] == [0.25] * 4
+    scores = job.run(rules, torch_rules.OUTERS, "cpu")
+    assert len(scores) == 2 * len(rules)
+    for entry, values in scores.items():
+        assert values["loss"] < 0.9, entry  # log 3 = 1.1 at the start
+    assert scores["equal | plain"]["weights"] == [0.25] * 4
     alone = job.run({"trust": rules["trust"]}, torch_rules.OUTERS, "cpu")
     assert alone["trust | nesterov"]["loss"] == pytest.approx(
-        found["trust | nesterov"]["loss"], rel=1e-4
+        scores["trust | nesterov"]["loss"], rel=1e-4
     )

@@ -323,6 +323,7 @@ def refused(rank: int, _: int) -> list[str]:
         (module, optimizer, 2, FedProx(1.0, prox=0.1)),
         (module, optimizer, 2, HewControl(ProblemBounds(1.0, 1.0, 0.1, 1.0), 1.0)),
         (module, optimizer, 2, Method(LocalSGD(1.0), QFedAvg(1.0))),
+        (module, optimizer, 2, "oracle"),
         (frozen, still, 2),
     ]
     texts = []
@@ -337,14 +338,15 @@ def refused(rank: int, _: int) -> list[str]:
 
 def test_bad_arguments_are_named(pool: Pool) -> None:
     results = pool.run(refused, 2)[0]
-    every, budget, overlap, unknown, pulled, control, losses, frozen = results
+    every, budget, overlap, unknown, pulled, control, losses, truth, frozen = results
     assert overlap.startswith("`overlap` must be False")
     assert every == "`sync_every` must be at least 1; got 0"
     assert budget == "`sync_every` must be a positive time; got 0:00:00"
     assert unknown.startswith("`aggregator` must be one of mean, ")
-    assert "leaves local steps to the optimiser" in pulled
-    assert "leaves local steps to the optimiser" in control
-    assert "needs neither losses" in losses
+    assert "leaves local steps" in pulled
+    assert "leaves local steps" in control
+    assert "needs no losses" in losses
+    assert "only a simulation has" in truth
     assert frozen == (
         "`parameters` must be at least one that requires a gradient; got none"
     )

@@ -138,9 +138,13 @@ class HewControl:
         """
         variates = start_variates(n, d, self.start, gradients)  # Alg. 1, l. 1
         samples = np.full(n, int(self.start == "gradient"))
-        return self._started(ControlState(variates, self._unknown(n)), samples)
+        return self._start_tracking(
+            ControlState(variates, self._unknown_bounds(n)), samples
+        )
 
-    def _started(self, state: ControlState, samples: Int64[Ints, " n"]) -> ControlState:
+    def _start_tracking(
+        self, state: ControlState, samples: Int64[Ints, " n"]
+    ) -> ControlState:
         """The first state with Q_i,0 = v_i²/b_i, infinite without a gradient."""
         n = len(samples)
         if self.tracking is not None:
@@ -157,7 +161,7 @@ class HewControl:
     def with_truth(self, state: ControlState, truth: Truth) -> ControlState:
         """Q_0 from the samples of first gradients; the true (U_t, Q_t) of an oracle."""
         if truth.samples is not None:
-            state = self._started(state, truth.samples)
+            state = self._start_tracking(state, truth.samples)
         upper = truth.upper
         if upper is None:
             return state
@@ -229,7 +233,7 @@ class HewControl:
         ball = ball_tracking(finite, self.bounds.smoothness, self.bounds.radius)
         return np.where(np.isfinite(M), ball, np.inf)
 
-    def _unknown(self, n: int) -> KnownBounds:
+    def _unknown_bounds(self, n: int) -> KnownBounds:
         return KnownBounds(self._cap, np.full(n, np.inf))
 
     def _with(self, state: ControlState, tracking: PerClient) -> ControlState:

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Annotated, Any
 
+import click
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -13,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hewfl.cli.error_messages import as_option, one_line_errors
+from hewfl.cli.options import Command
 from hewfl.core.array_types import Int64
 from hewfl.core.plugins import absolute_name
 from hewfl.core.toml_records import rename_errors
@@ -53,7 +55,7 @@ _BAR = 24
 _SHADES = " ░▒▓█"
 
 
-@data.command("list")
+@data.command("list", cls=Command)
 def list_(*, as_json: AsJson = False) -> None:
     """List the data sets known by name, and which of them are here."""
     with one_line_errors():
@@ -117,7 +119,7 @@ def _status_record(status: DatasetStatus) -> dict[str, Any]:
     }
 
 
-@data.command()
+@data.command(cls=Command)
 def get(
     names: Annotated[list[str], typer.Argument(help="Data sets, by name.")],
     *,
@@ -135,7 +137,7 @@ def get(
         typer.echo(f"downloads are kept in {download_root()}")
 
 
-@data.command()
+@data.command(cls=Command)
 def check(
     names: Annotated[
         list[str] | None,
@@ -199,7 +201,7 @@ def _dataset_record(d: Dataset) -> dict[str, Any]:
     }
 
 
-@data.command()
+@data.command(cls=Command)
 def show(  # noqa: PLR0913 - options of a command
     name: Annotated[
         str, typer.Argument(help="Data set by name, or a file.")
@@ -265,6 +267,16 @@ def show(  # noqa: PLR0913 - options of a command
     Console().print(_partition_table(counts, dataset.classes, title, names))
     if output is not None:
         typer.echo(f"picture saved in {output}")
+
+
+@data.command(
+    hidden=True,
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+)
+def encode() -> None:
+    """Name the script that encodes texts."""
+    text = "hewfl data encode no longer exists: use the script examples/encode_texts.py"
+    raise click.UsageError(text)
 
 
 def _partition_table(

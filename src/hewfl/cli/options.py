@@ -76,7 +76,14 @@ def cores(jobs: int | None) -> int:
     return os.cpu_count() or 1
 
 
-RENAMED = {"--root": "--runs-dir", "--every": "--interval"}
+RENAMED = {
+    "--root": "--runs-dir",
+    "--every": "--interval",
+    "--label": "--label-column",
+    "--client": "--client-column",
+    "--minimum": "--min-samples",
+    "--per-client": "--classes-per-client",
+}
 """Old options and the options to write instead."""
 
 
@@ -84,9 +91,16 @@ class Command(TyperCommand):
     """A command that refuses an old option and names the new one."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Look for old options, then parse."""
+        """Look for old options of this command, then parse."""
+        known = {name for parameter in self.params for name in parameter.opts}
         for word in args:
             old = word.partition("=")[0]
-            if old in RENAMED:
-                raise click.UsageError(f"{old} is now {RENAMED[old]}", ctx)
+            new = RENAMED.get(old)
+            if new is None or old in known:
+                continue
+            if new in known or (ctx.ignore_unknown_options and old == "--root"):
+                raise click.UsageError(f"{old} is now {new}", ctx)
+            if self.name == "ls" and old == "--root":
+                text = "--root no longer exists: the folder is an argument, as in "
+                raise click.UsageError(f"{text}hewfl ls FOLDER", ctx)
         return super().parse_args(ctx, args)

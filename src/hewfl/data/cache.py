@@ -48,7 +48,7 @@ class Parsed:
         return arrays if self.clients is None else arrays | {"clients": self.clients}
 
 
-def cached(name: str, key: Sequence[str], parse: Callable[[], Parsed]) -> Parsed:
+def load_or_parse(name: str, key: Sequence[str], parse: Callable[[], Parsed]) -> Parsed:
     """The parsed arrays of a source, memory-mapped; parsed now if not cached.
 
     Args:

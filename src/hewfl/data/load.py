@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hewfl.core.validation import invalid
 from hewfl.data import formats, user_files
-from hewfl.data.cache import Parsed, cached, verify_cached
+from hewfl.data.cache import Parsed, load_or_parse, verify_cached
 from hewfl.data.catalogue import CATALOGUE, DatasetInfo, dataset_info, verify_file
 from hewfl.data.dataset import Dataset
 from hewfl.data.download import fetch, progress_bar
@@ -134,7 +134,7 @@ def _load_named(info: DatasetInfo, *, download: bool) -> Dataset:
         train, test = _READERS[info.name](paths)
         return Parsed(train, test, info.classes)
 
-    parsed = cached(info.name, key, parse)
+    parsed = load_or_parse(info.name, key, parse)
     source = str(paths[0].parent)
     return Dataset(info.name, *parsed.train, parsed.test, info.classes, source)
 
@@ -170,7 +170,7 @@ def _load_file(
         raise DataError(f"{path}: no such file")
     columns = (label_column, client_column)
     name, key = _file_key(path, *columns)
-    parsed = cached(name, key, lambda: user_files.read_user_file(path, *columns))
+    parsed = load_or_parse(name, key, lambda: user_files.read_user_file(path, *columns))
     return Dataset(
         path.name,
         *parsed.train,

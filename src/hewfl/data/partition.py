@@ -419,10 +419,10 @@ def partition(rows: TrainingRows, spec: PartitionSpec, seed: int) -> Partition:
         "seed": seed,
     }
     call = load(spec.kind, GROUP, "partition")
-    return _validated(make(call, spec.options, offered, "options"), rows, spec)
+    return _check_partition(make(call, spec.options, offered, "options"), rows, spec)
 
 
-def _validated(result: Any, rows: TrainingRows, spec: PartitionSpec) -> Partition:
+def _check_partition(result: Any, rows: TrainingRows, spec: PartitionSpec) -> Partition:
     """The result of a user's function, which must hold each row once."""
     m, name = len(rows.labels), f"the result of {short_name(spec.kind)}"
     try:

@@ -103,9 +103,11 @@ def prepare(  # noqa: PLR0913 - the public door: all but two are optional
     mean, deviation = _moments(dataset, rows) if standardise else plain
     kind = np.dtype(dtype)
     return Prepared(
-        features=_scaled(dataset, rows, mean, deviation, kind, bias=bias),
+        features=_scaled_features(dataset, rows, mean, deviation, kind, bias=bias),
         labels=row_labels(dataset, rows),
-        test_features=_scaled(dataset, test_rows, mean, deviation, kind, bias=bias),
+        test_features=_scaled_features(
+            dataset, test_rows, mean, deviation, kind, bias=bias
+        ),
         test_labels=row_labels(dataset, test_rows),
         classes=dataset.classes,
         clients=row_clients(dataset, rows),
@@ -245,12 +247,12 @@ def _moments(dataset: Dataset, rows: Int64[Ints, " m"]) -> Moments:
     unit = np.where(varies, high / 2 - low / 2, np.inf)
     squares = np.zeros(width)
     for _, block in _blocks(dataset, rows):
-        relative = _standardised(block, mean, unit)
+        relative = _standardise(block, mean, unit)
         squares += np.square(relative, out=relative).sum(axis=0)
     return mean, unit * np.where(varies, np.sqrt(squares / m), 1.0)
 
 
-def _standardised(
+def _standardise(
     block: Float64[Array, "b p"], mean: Float64[Array, " p"], unit: Float64[Array, " p"]
 ) -> Float64[Array, "b p"]:
     """(x − mean) / unit for each row x, in the memory of the rows."""
@@ -259,7 +261,7 @@ def _standardised(
     return block
 
 
-def _scaled(
+def _scaled_features(
     dataset: Dataset,
     rows: Int64[Ints, " m"],
     mean: Float64[Array, " p"],
@@ -273,7 +275,7 @@ def _scaled(
     scaled[:, width:] = 1
     with np.errstate(over="ignore"):  # checked below
         for where, block in _blocks(dataset, rows, _FEW):
-            scaled[where, :width] = _standardised(block, mean, deviation)
+            scaled[where, :width] = _standardise(block, mean, deviation)
     if not np.isfinite(scaled).all():
         column = int(np.argwhere(~np.isfinite(scaled))[0][1])
         got = f"a number beyond it in column {column}"

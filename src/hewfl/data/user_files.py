@@ -110,7 +110,7 @@ def _read_csv(
         got = f"{features[row, j]} in {place(row, numbers[j])}"
         raise DataError(f"{path}: features must be finite; got {got}")
     clients = np.array(kept[1]) if len(kept) > 1 else None
-    return _labelled(
+    return _encode_part(
         path, features, np.array(kept[0]), clients, lambda row: place(row, texts[0])
     )
 
@@ -194,7 +194,7 @@ def _position(path: Path, names: Sequence[str] | None, wanted: str) -> int:
     return names.index(wanted)
 
 
-def _labelled(
+def _encode_part(
     path: Path,
     features: Any,
     labels: Any,
@@ -282,7 +282,7 @@ def _read_parquet(
     labels, *clients = (v.astype(np.str_) if v.dtype.kind == "O" else v for v in kept)
     features = [values for k, values in enumerate(columns) if k not in texts]
     table = np.column_stack(features)
-    return _labelled(path, table, labels, clients[0] if clients else None)
+    return _encode_part(path, table, labels, clients[0] if clients else None)
 
 
 def _arrow_column(path: Path, name: str, column: Any) -> Any:

@@ -195,7 +195,7 @@ def _add_on_device(total: Any, rows: Any, table: Any, signs: Any, shifts: Any) -
 def _all_rows(
     size: int, seed: int, rows: int
 ) -> tuple[Int64[Ints, " r"], Int64[Ints, " r"]]:
-    """b_r and s_r of all rows, which every piece of a model asks for anew."""
+    """b_r and s_r of all rows; cached, as every piece of a model needs them."""
     bits = _mix(seed, 1, np.arange(rows, dtype=np.uint64))
     shifts = (bits >> np.uint64(1)) % np.uint64((_SPREAD - 1) * size)
     return _sign(bits), shifts.astype(np.int64)
@@ -203,7 +203,7 @@ def _all_rows(
 
 @lru_cache(maxsize=4)
 def _signs(size: int) -> NDArray[np.float32]:
-    """All h, which every round asks for once for every piece of a model."""
+    """All h; cached, as every piece of a model needs them in every round."""
     index = np.arange(_SPREAD * size, dtype=np.uint64)
     return _sign(_mix(0, 0, index)).astype(np.float32)
 

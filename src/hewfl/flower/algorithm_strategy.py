@@ -16,7 +16,7 @@ from flwr.serverapp import Grid
 from hewfl import federation as fleet
 from hewfl.core.algorithm import Algorithm
 from hewfl.core.round import Cohort
-from hewfl.core.validation import invalid, positive, whole
+from hewfl.core.validation import positive, whole
 from hewfl.displacements.control_variates import in_place
 from hewfl.flower import messages as keys
 from hewfl.flower.arrays import layout_of, to_float64, to_record
@@ -24,6 +24,7 @@ from hewfl.flower.client_registry import ClientRegistry
 from hewfl.flower.messages import log
 from hewfl.flower.replies import ClientUpdate, Exclusion, OpenRound, Request
 from hewfl.flower.strategy import HewStrategy
+from hewfl.methods.registry import require_available
 from hewfl.server.state import ServerState, check_algorithm, initial_state
 
 
@@ -65,9 +66,7 @@ class AlgorithmStrategy(HewStrategy):
     def _check_algorithm(self) -> None:
         algorithm = self.entry.algorithm
         demands = algorithm.demands
-        if demands.needs & {"losses", "root"} or demands.oracle:
-            text = "one that needs no losses, no root gradient and no true state"
-            raise invalid("algorithm", text, algorithm.name)
+        require_available(algorithm, "algorithm")
         gradients = np.zeros((self.population, 1)) if demands.gradients else None
         algorithm.init(self.population, 1, gradients)  # raises for another number
         self._needs = frozenset({"entries"})  # steps and their sizes are ordered

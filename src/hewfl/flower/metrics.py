@@ -29,8 +29,13 @@ def round_metrics(
     outcome: Outcome,
     excluded: Sequence[Exclusion],
     means: Mapping[str, Any],
+    *,
+    has_steps: bool,
 ) -> tuple[dict[str, Any], MetricRecord]:
-    """A round's part of its record in the trace, and its metrics for Flower."""
+    """A round's part of its record in the trace, and its metrics for Flower.
+
+    `steps` is among the metrics only where steps were ordered or reported.
+    """
     counts = {
         f"excluded-{kind}": sum(e.kind == kind for e in excluded)
         for kind in EXCLUSION_KINDS
@@ -44,12 +49,13 @@ def round_metrics(
         "round": cohort.round + 1,
         "accepted": int(outcome.decision is not None),
         "clients": list(note.get("clients", ())),
-        "steps": list(note.get("horizons", ())),
         "weights": list(note.get("weights", ())),
         "gap": note.get("gap", 0.0),
         "excluded": len(excluded),
         "excluded-clients": list(out),
     }
+    if has_steps:
+        about["steps"] = list(note.get("horizons", ()))
     metrics = MetricRecord({**means, **outcome.terms, **about, **counts})
     return note | {"excluded": out, "observed": observed}, metrics
 

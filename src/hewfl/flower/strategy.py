@@ -18,6 +18,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
 from hewfl.aggregators import Aggregator
+from hewfl.aggregators.aggregator import grow_state
 from hewfl.core.algorithm import Algorithm, Need
 from hewfl.core.round import Cohort
 from hewfl.core.validation import format_value, invalid, positive, whole
@@ -48,7 +49,11 @@ from hewfl.flower.secure_aggregation import (
     finish_two_phase_round,
     request_sketches,
 )
-from hewfl.methods.registry import as_algorithm
+from hewfl.methods.registry import (
+    as_algorithm,
+    require_available,
+    require_client_training,
+)
 from hewfl.server.finish_round import Outcome, finish_round
 from hewfl.server.server_step import ServerStep, next_average
 from hewfl.server.state import Entry, ServerState, as_entry, initial_state
@@ -72,9 +77,9 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
     Args:
         *args: FedAvg's, in its order.
         aggregator: how replies are weighed: a name of `hewfl.aggregators.NAMES`, an
-            aggregator, or a whole method. One that needs step sizes and steps, such as
-            `hewfl.HewHom`, declares plain SGD on the clients: they receive `lr` by
-            `train_config` and report `num-steps`.
+            aggregator, or a whole method, whose learning rate is not used. One that
+            needs step sizes and steps, such as `hewfl.HewHom`, declares plain SGD on
+            the clients: they receive `lr` by `train_config` and report `num-steps`.
         server_step: what the server does with the aggregated step: momentum, Adam,
             averages. None: that of the method, if it has one.
         max_norm_ratio: a displacement longer than this times the round's median is left
@@ -89,7 +94,8 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         **fedavg: FedAvg's, by name.
 
     Raises:
-        InvalidInputError: there is no such aggregator, or a number is out of range.
+        InvalidInputError: there is no such aggregator, stock clients cannot serve it,
+            or a number is out of range.
 
     Examples:
         >>> from hewfl.flower import HewStrategy
@@ -136,17 +142,19 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         if phases == 2 and "entries" in self._needs:
             text = "one that uses inner products only"
             raise invalid("aggregator", text, self.entry.name)
+        if self.folder is not None and "clients" in self._needs:
+            text = f"left out for {self.entry.name}: it remembers clients, and nodes"
+            raise invalid("folder", f"{text} have other ids in another run", folder)
         self._reset()
 
     def _check_algorithm(self) -> None:
         """Require an algorithm that Flower's stock clients can serve."""
         demands, name = self.entry.algorithm.demands, self.entry.name
-        if demands.needs & {"losses", "root"} or demands.oracle:
-            text = "one that needs no losses, no root gradient and no true state"
+        require_available(self.entry.algorithm)
+        if demands.variates or demands.gradients:
+            text = "one without control variates; AlgorithmStrategy runs those"
             raise invalid("aggregator", text, name)
-        if demands.variates or demands.gradients or "clients" in demands.needs:
-            text = "one that does not identify clients; AlgorithmStrategy runs those"
-            raise invalid("aggregator", text, name)
+        require_client_training(self.entry.algorithm)
         self._needs: Set[Need] = demands.needs
 
     def _reset(self) -> None:
@@ -325,7 +333,10 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         contents = [update.content for update in usable]
         mean = self.train_metrics_aggr_fn
         means = mean(contents, self.weighted_by_key) if contents else {}
-        self._note, metrics = round_metrics(cohort, outcome, excluded, means)
+        has_steps = "steps" in self._needs or any(r.steps for r in opened.requests)
+        self._note, metrics = round_metrics(
+            cohort, outcome, excluded, means, has_steps=has_steps
+        )
         if self.on_round is not None:
             self.on_round(opened.t, finite_numbers(metrics))
         if not self._moved:
@@ -396,6 +407,10 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         """Decide and step; the state is unchanged if the round is rejected."""
         anchor, fits = opened.x.astype(np.float64), opened.layout.fits
         state = replace(self.state, anchor=anchor)
+        if "clients" in self._needs:  # nodes that are new have no memory yet
+            rule, d = self.entry.algorithm, len(anchor)
+            fresh = rule.init(cohort.population, d, None)
+            state = replace(state, algorithm=grow_state(state.algorithm, fresh))
         if len(updates) < self.min_replies:
             text = f"rejected: {len(updates)} usable replies, {self.min_replies} needed"
             return Outcome(state, "refused", text)

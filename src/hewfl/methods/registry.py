@@ -63,6 +63,12 @@ OLD_NAMES = MappingProxyType(
     }
 )
 """Names of earlier versions, and what they are now."""
+_UNAVAILABLE = {
+    "losses": "losses at the model",
+    "root": "a root gradient",
+    "truth": "the truth, which only a simulation has",
+}
+"""What a Flower federation and a torch job do not supply."""
 
 
 def as_algorithm(aggregator: str | Aggregator | Algorithm[Any]) -> Algorithm[Any]:
@@ -88,3 +94,40 @@ def as_algorithm(aggregator: str | Aggregator | Algorithm[Any]) -> Algorithm[Any
         )
     check_algorithm("aggregator", aggregator)
     return aggregator
+
+
+def require_available(algorithm: Algorithm[Any], argument: str = "aggregator") -> None:
+    """Require an algorithm whose needs a Flower federation or a torch job supplies.
+
+    Args:
+        algorithm: that is to run there.
+        argument: what messages call it.
+
+    Raises:
+        InvalidInputError: it needs losses, a root gradient, or the truth.
+    """
+    demands = algorithm.demands
+    missing = {text for need, text in _UNAVAILABLE.items() if need in demands.needs}
+    missing |= {_UNAVAILABLE["truth"]} if demands.oracle else set()
+    if missing:
+        rule = "one that needs no losses, no root gradient and no truth"
+        got = f"{algorithm.name}, which needs {' and '.join(sorted(missing))}"
+        raise invalid(argument, rule, got)
+
+
+def require_client_training(method: Algorithm[Any]) -> None:
+    """Require a method that leaves local steps to the clients.
+
+    A learning rate of `LocalSGD` is accepted and not used: clients have their own.
+
+    Args:
+        method: for clients that train by themselves.
+
+    Raises:
+        InvalidInputError: its local work has a proximal term, or takes gradients at
+            the anchor, which such clients would not do.
+    """
+    local = getattr(method, "local", None)
+    if getattr(local, "prox", 0.0) > 0 or getattr(local, "at_anchor", False):
+        rule = "one that leaves local steps to clients, without `prox` or `at_anchor`"
+        raise invalid("aggregator", rule, method.name)

@@ -161,11 +161,11 @@ class Trace:
         """
         values = [_value(record, quantity) for record in self.of(entry)]
         if all(value is None for value in values):
-            rule = f"one that was measured: {', '.join(self._measured(entry))}"
+            rule = f"one that was measured: {', '.join(self._quantities(entry))}"
             raise invalid("quantity", rule, format_value(quantity))
         return np.array([np.nan if v is None else v for v in values], dtype=np.float64)
 
-    def _measured(self, entry: int | str) -> list[str]:
+    def _quantities(self, entry: int | str) -> list[str]:
         """The quantities that `curve` has for an entry."""
         records = self.of(entry)
         numbers = (k for k in NUMBERS for r in records if getattr(r, k) is not None)

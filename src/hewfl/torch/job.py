@@ -16,7 +16,11 @@ from hewfl.core.array_types import Float64
 from hewfl.core.round import Decision
 from hewfl.core.validation import Array, invalid
 from hewfl.displacements.control_variates import ControlVariates, map_records
-from hewfl.methods.registry import as_algorithm
+from hewfl.methods.registry import (
+    as_algorithm,
+    require_available,
+    require_client_training,
+)
 from hewfl.server.checkpoint import flatten
 from hewfl.server.server_step import ServerStep
 from hewfl.server.state import Entry, as_entry
@@ -247,31 +251,16 @@ def choose_method(
         aggregator = as_entry(as_algorithm(aggregator), "aggregator")
     algorithm, server_step = aggregator.algorithm, aggregator.server_step
     require_available(algorithm)
+    require_client_training(algorithm)
+    if isinstance(algorithm, Certified):
+        rule = "one that leaves local steps to the optimiser"
+        raise invalid("aggregator", rule, algorithm.name)
     if server_step != ServerStep():
         if options.server_step not in (ServerStep(), server_step):
             text = "left out, or that of `aggregator`, a method with a server step"
             raise invalid("options.server_step", text, options.server_step)
         options = replace(options, server_step=server_step)
     return algorithm, options
-
-
-def require_available(algorithm: Algorithm[Any]) -> None:
-    """Require an algorithm whose needs a training loop can give.
-
-    Raises:
-        InvalidInputError: it needs losses, a root gradient or the true state, or it
-            prescribes local steps, which the user's optimiser makes here.
-    """
-    demands, name = algorithm.demands, algorithm.name
-    missing = sorted(demands.needs & {"losses", "root"})
-    if missing or demands.oracle:
-        rule = "one that needs neither losses, a root gradient nor the true state"
-        raise invalid("aggregator", rule, f"{name}, which needs {missing or 'it'}")
-    local = getattr(algorithm, "local", None)
-    has_other_steps = getattr(local, "prox", 0) or getattr(local, "at_anchor", False)
-    if has_other_steps or isinstance(algorithm, Certified):
-        rule = "one that leaves local steps to the optimiser of the training loop"
-        raise invalid("aggregator", rule, name)
 
 
 def are_same(weights: Float64[Array, " n"], others: Float64[Array, " n"]) -> bool:

@@ -84,7 +84,7 @@ def _branch(
             torch.add(x, moved, out=y)
         if plan.proximal > 0:
             moved.mul_(1 - eta * plan.proximal)
-        gradients, scale = _clipped(task, leaves, rows, key)
+        gradients, scale = _gradients_and_clip_scale(task, leaves, rows, key)
         for part in parts:
             part.sub_(
                 gradients.pop(0), alpha=eta * scale
@@ -111,7 +111,7 @@ def _adam_branch(
     for step, (rows, key) in enumerate(draws, start=1):
         if not plan.hold:
             torch.add(x, moved, out=y)
-        gradients, scale = _clipped(task, leaves, rows, key)
+        gradients, scale = _gradients_and_clip_scale(task, leaves, rows, key)
         u = scale * torch.cat([part.reshape(-1) for part in gradients])
         total += u
         if plan.correction is not None:
@@ -129,13 +129,15 @@ def clipped_gradient(
 
     With λy under SGD; AdamW adds its decay after the moments.
     """
-    gradients, scale = _clipped(task, task.network.place(y.clone()), rows, key)
+    gradients, scale = _gradients_and_clip_scale(
+        task, task.network.place(y.clone()), rows, key
+    )
     g = torch.cat([part.reshape(-1) for part in gradients])
     decay = task.training.weight_decay if task.training.optimiser == "sgd" else 0.0
     return scale * g + decay * y
 
 
-def _clipped(
+def _gradients_and_clip_scale(
     task: LocalTask, leaves: list[Any], rows: Int[Any, " b"], key: Int[Any, ""]
 ) -> tuple[list[Any], float]:
     """∇ℓ by parameter, and the factor min(1, c/(‖∇ℓ‖ + 10⁻⁶)) that clips it."""

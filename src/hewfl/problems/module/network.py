@@ -169,12 +169,12 @@ def batch_keys(
     rows, b = to_host(samples).astype(np.uint64), to_host(counts)
     columns = np.arange(rows.shape[-1], dtype=np.uint64)
     z = rows + (columns + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-    z = np.where(columns < b[:, None].astype(np.uint64), _mixed(z), np.uint64(0))
-    keys: Ints = _mixed(z.sum(axis=-1, dtype=np.uint64)).view(np.int64)
+    z = np.where(columns < b[:, None].astype(np.uint64), _mix(z), np.uint64(0))
+    keys: Ints = _mix(z.sum(axis=-1, dtype=np.uint64)).view(np.int64)
     return keys
 
 
-def _mixed(z: Any) -> Any:
+def _mix(z: Any) -> Any:
     """The finaliser of splitmix64; products wrap around."""
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
