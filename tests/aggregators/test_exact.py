@@ -374,5 +374,5 @@ def test_a_spec_may_have_a_grid_of_it_in_units_of_the_data() -> None:
             method_from_table(table | wrong, "m")
     with pytest.raises(InvalidInputError, match="got none of them"):
         method_from_table({"method": "exact", "kappa": 2.0}, "m")
-    with pytest.raises(InvalidInputError, match="must be geometric-median now"):
+    with pytest.raises(InvalidInputError, match="is now called geometric-median"):
         method_from_table({"method": "GeometricMedian"}, "m")

@@ -306,7 +306,7 @@ def test_the_demo_makes_a_page(place: Path) -> None:
         (
             OSError(errno.ENOSPC, "No space left on device"),
             1,
-            "error: No space left on device; make room, then call it again to go on\n",
+            "error: No space left on device; free some space, then run the same command again to continue\n",
         ),
         (
             OSError(13, "Permission denied", "there"),
@@ -318,7 +318,7 @@ def test_the_demo_makes_a_page(place: Path) -> None:
             1,
             "error: not enough memory: Unable",
         ),
-        (BrokenExecutor("gone"), 1, "error: a worker process was ended from outside"),
+        (BrokenExecutor("gone"), 1, "error: a worker process was killed"),
         (KeyboardInterrupt(), 130, "stopped; resume with: hewfl resume "),
     ],
 )

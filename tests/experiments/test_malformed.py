@@ -39,7 +39,7 @@ RULES: tuple[tuple[dict[str, Any], str], ...] = (
     ({"momentum": 1.0}, "momentum"),
     ({"grid": {"momentum": [0.5]}, "momentum": 0.1}, "either given or in the grid"),
     ({"average_share": 2.0, "average": "tail"}, "average_share` must be at most 1"),
-    ({"ground": "equal"}, "ground` must be written as amplitude"),
+    ({"ground": "equal"}, "ground` no longer exists: use `amplitude`"),
     ({"amplitude": 1.0}, "exactly one of"),
 )
 

@@ -13,7 +13,7 @@ import pytest
 from hewfl import Cohort, InvalidInputError, RandomLabels, Scenario
 from hewfl.errors import DataError
 from hewfl.experiments.build_problem import build_federation
-from hewfl.experiments.method_spec import MethodSpec
+from hewfl.experiments.method_spec import MethodSpec, method_from_table
 from hewfl.experiments.spec import (
     RENAMED,
     field_meanings,
@@ -26,6 +26,7 @@ from hewfl.experiments.spec import (
 )
 from hewfl.experiments.spec_sections import FAULTS, LOCAL_STEPS, PARTICIPATION
 from hewfl.methods.registry import METHODS
+from hewfl.server.server_step import ServerStep
 from tests.experiments.runs import TEXT, small, table
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -68,7 +69,7 @@ def test_lists_are_written_on_one_line_and_methods_as_tables() -> None:
 def test_an_old_key_is_refused_by_an_error_that_names_the_new_one(
     old: str, new: str
 ) -> None:
-    with pytest.raises(InvalidInputError, match=f"`{old}` must be .*`{new}`"):
+    with pytest.raises(InvalidInputError, match=f"`{old}` is now called `{new}`"):
         spec_from_table(with_overrides(table(), [f"{old}=1"]))
     *section, name = new.split(".")
     record = getattr(small(), section[0]) if section else small()
@@ -161,6 +162,7 @@ def test_the_digest_sees_every_change() -> None:
         ('tune.metric="loss"', "`tune.metric` must be one of 'objective'"),
         ("tune=3", "`tune` must be a table; got 3"),
         ("methods=[]", "`methods` must be at least one"),
+        ("methods.0.label=x", "`--set` cannot change [[methods]]; edit the file"),
     ],
 )
 def test_mistakes_are_named(change: str, text: str) -> None:
@@ -177,8 +179,28 @@ def test_mistakes_are_named(change: str, text: str) -> None:
         ({"method": 3}, "your own `file:Name`; got 3"),
         ({}, "`methods[0].method` must be one of"),
         ({"method": "FedAvg"}, "exactly one of learning_rate, step_scale, total, ampl"),
-        ({"method": "Krum", "step_scale": 1}, "must be krum now; got 'Krum'"),
-        ({"method": "krum", "total": 1, "bad": 0.1}, "written as byzantine_fraction"),
+        ({"method": "Krum", "step_scale": 1}, "'Krum' is now called krum"),
+        ({"method": "krum", "total": 1, "bad": 0.1}, "now called `byzantine_fr"),
+        ({"method": "fedavg", "step_scale": 1}, "'fedavg' is spelled FedAvg"),
+        ({"method": ["FedAvg"]}, "`methods[0].method` must be one of"),
+        ({"method": {}}, "`methods[0].method` must be one of"),
+        (
+            {"method": "Scaffold", "step_scale": 1, "variates": "zero"},
+            "`methods[0].variates` must be left out: Scaffold sets it itself",
+        ),
+        (
+            {"method": "MinibatchSGD", "step_scale": 1, "at_anchor": True},
+            "`methods[0].at_anchor` must be left out",
+        ),
+        (
+            {"method": "FedAdam", "step_scale": 1, "grid": {"adapt": ["none"]}},
+            "`methods[0].grid.adapt` must be left out",
+        ),
+        ({"method": "HewHom", "kappa": 2.0}, 'use method = "exact" with `kappa`'),
+        (
+            {"method": "FedAvgM", "step_scale": 1, "nesterov": True, "momentum": 0.0},
+            "nesterov` must be left out without `momentum`",
+        ),
         ({"method": "FedAvg", "step": 1}, "`methods[0].step` must be one of"),
         (
             {"method": "FedAvg", "step_scale": -1},
@@ -381,3 +403,9 @@ def test_an_amplitude_is_a_total_step_in_units_of_one_over_smoothness() -> None:
         entry = MethodSpec("disagreement", "d", given).entry(4.0, 2.0)
         plan = entry.algorithm.plan(cohort, None)
         np.testing.assert_allclose(plan.step_sizes, expected)
+
+
+def test_nesterov_uses_the_momentum_of_the_preset() -> None:
+    given = {"method": "FedAvgM", "step_scale": 1.0, "nesterov": True}
+    step = method_from_table(given, "m").entry(1.0).server_step
+    assert step == ServerStep(momentum=0.9, nesterov=True)

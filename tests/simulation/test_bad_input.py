@@ -26,7 +26,10 @@ from hewfl import (
     TimedSteps,
     simulate,
 )
+from hewfl.aggregators import ExactWeights, Mean
 from hewfl.core.validation import positive, whole
+from hewfl.methods.method import ClientTraining, LocalSGD, Method
+from hewfl.problems import random_quadratic
 from tests.simulation.toy import LeastSquares, least_squares
 from tests.simulation.unchecked import unchecked
 
@@ -197,3 +200,15 @@ def test_a_trace_says_what_it_measured() -> None:
         with pytest.raises(InvalidInputError, match=f"measured: {known}; got '{name}'"):
             trace.final(name)
     assert all(np.isfinite(trace.curve(0, k)[-1]) for k in known.split(", "))
+
+
+def test_what_only_other_transports_have_is_refused() -> None:
+    problem, federation = random_quadratic(0, 3, 2), Federation(FixedSteps(1))
+    refused: list[tuple[Any, str]] = [
+        (Method(ClientTraining(), Mean()), "local work to simulate"),
+        (Method(LocalSGD(0.1), ExactWeights("root")), "no root gradient"),
+        (Mean(), "give it local work"),
+    ]
+    for method, text in refused:
+        with unchecked(), pytest.raises(InvalidInputError, match=text):
+            simulate(problem, federation, [method], rounds=1, seed=0)

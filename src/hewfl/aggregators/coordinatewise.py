@@ -92,7 +92,7 @@ class CoordinateMedian(Aggregator):
     needs: ClassVar[frozenset[Need]] = frozenset({"entries"})
 
     def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
-        """The median as a step, and who was it how often."""
+        """The median as a step, and how often each client was it."""
         D = round_.displacements
         step, weights = middle_means(D, (D.n - 1) // 2)
         return Decision(weights, "median of every coordinate", step=step), state

@@ -60,8 +60,8 @@ class Krum(Aggregator):
 
     f = ⌊φ n⌋ is the assumed number of faulty clients. The paper proves its bound for
     n ≥ 2f + 3; where fewer clients are present, f is the largest that satisfies it, and
-    the status tells. Clients that tie for the lowest score share the weight (the paper
-    takes the one of least index): two or three clients always tie in part.
+    the status gives f. Clients that tie for the lowest score share the weight (the
+    paper takes the one of least index): two or three clients always tie in part.
 
     Attributes:
         byzantine_fraction: 0 ≤ φ < ½, the share of faulty clients; the paper
@@ -86,8 +86,8 @@ class MultiKrum(Aggregator):
         step = (1/m) Σ Δ_i over the m clients of lowest score,   m = max(1, ⌊μ n⌋)
 
     Scores are those of `Krum`. The paper picks m once, from one set of scores; so do
-    we (others score anew after every choice). Clients that tie for the last place share
-    it.
+    we (others compute new scores after every choice). Clients that tie for the last
+    place share it.
 
     Attributes:
         byzantine_fraction: 0 ≤ φ < ½, the share of faulty clients, f = ⌊φ n⌋;
@@ -129,7 +129,8 @@ def krum_weights(
     nearest = np.sort(sq_distances(gram), axis=1)[:, 1:]  # without itself
     scores = nearest[:, : max(1, n - f - 2)].sum(axis=1)
     last = float(np.sort(scores)[selected - 1])
-    # twins must weigh alike, and their scores may differ in the last digits
+    # identical updates must get equal weights, and their scores may differ in the last
+    # digits
     slack = TIED * last + ROUNDING * n * float(np.median(np.diagonal(gram)))
     below, tied = scores < last - slack, np.abs(scores - last) <= slack
     weights = below + tied * (selected - below.sum()) / tied.sum()
@@ -169,9 +170,9 @@ class GeometricMedian(Aggregator):
     smoothed value is above the plain sum of distances by at most ν/2.
 
     The paper stops after a few steps, as each of them is a secure sum over the clients;
-    here the products are at hand, and the steps go on until weights rest. It weighs
-    clients by data size; sizes are the clients' own claims, so here they count only
-    with `by="size"`. Its ν is a length; here it is relative.
+    here the products are known, and the steps go on until the weights converge. It
+    weighs clients by data size; sizes are the clients' own claims, so here they count
+    only with `by="size"`. Its ν is a length; here it is relative.
 
     Attributes:
         smoothing: ν > 0 in units of the least radius around one client that holds half
@@ -214,7 +215,7 @@ class GeometricMedian(Aggregator):
 def weiszfeld(
     gram: Float64[Array, "n n"], alpha: PerClient, nu: float, iterations: int
 ) -> tuple[PerClient, float]:
-    """Smoothed Weiszfeld steps from the mean on, until the weights rest.
+    """Smoothed Weiszfeld steps from the mean on, until the weights converge.
 
     Args:
         gram: G, products around any common vector.
@@ -282,7 +283,7 @@ class CenteredClipping(Aggregator):
     is its form at β = 0. What the server step adds is not part of v.
 
     τ is relative by default: `radius` times the median over clients of
-    ‖Δ_i − v‖, anew for each pass, so that at radius 1 the nearer half is not clipped
+    ‖Δ_i − v‖, computed in each pass, so that at radius 1 the nearer half is not clipped
     and nothing has a unit. `relative=False` makes τ a length, constant over the rounds,
     as in the paper.
 
@@ -356,11 +357,11 @@ def products_with_vector(
 FLOOR = 1e-3
 """Smallest variance, over the mean of r. It has no unit, and n hardly matters: clients
 of equal variance have σ² = (n − 2)/(2(n − 1)) · mean r, so the floor is 0.4 % of that
-for n = 3 and 0.2 % for many. It only keeps weights finite: whom it lifts has nearly all
-the weight. Among 3 to 5 clients of equal noise that is 0 of 400 rounds if the noise has
-100 dimensions or more; with 10 dimensions 15 %, 5 % and 3 % of rounds for n = 3, 4, 5,
-and the squared error of the step is 1.5 to 1.3 times that of equal weights. A floor of
-0.1 makes this 1.25, but lets a client of five times the noise have 7 % of the weight
+for n = 3 and 0.2 % for many. It only keeps weights finite: a client below it has nearly
+all the weight. Among 3 to 5 clients of equal noise that is 0 of 400 rounds if the noise
+has 100 dimensions or more; with 10 dimensions 15 %, 5 % and 3 % of rounds for n = 3, 4,
+5, and the squared error of the step is 1.5 to 1.3 times that of equal weights. A floor
+of 0.1 makes this 1.25, but lets a client of five times the noise have 7 % of the weight
 instead of 2 % (n = 3, 1000 dimensions), and one far away pulls a hundred times more."""
 
 
@@ -382,7 +383,7 @@ class Disagreement(Aggregator):
     Three clients are the fewest that have variances: σ_i² = ⟨Δ_j − Δ_i, Δ_k − Δ_i⟩, so
     one that lies between the two others has none, and all the weight. Two are equally
     far from each other, so they weigh ½ each; one weighs 1; clients that all agree
-    weigh alike.
+    get equal weights.
 
     A client at a distance R far beyond the others gets about 2·10⁻³/n² of the weight
     because of the floor: it is damped, not ignored, and its pull grows with R.

@@ -28,7 +28,7 @@ class FedMGDAPlus(Aggregator):
     At ε = 0 this is a fixed average of directions, at ε ≥ 1 the whole simplex is open
     and the step raises no client's loss to first order. Solved exactly; `gap` is
     certified, in units of ½‖Σλu‖² ≤ ½. A client that did not move has u_i = 0: it
-    stands at its own optimum, and where ε permits the model stays.
+    is at its own optimum, and where ε permits it the step is zero.
 
     The paper leaves η and λ⁰ to be chosen; η must vanish over the rounds, and decays
     geometrically in its experiments. Here η is `step_size` times the mean of ‖Δ_j‖,

@@ -1,4 +1,4 @@
-"""The yardstick that knows which clients are faulty."""
+"""A bound for other rules: weights by the true quality of the clients."""
 
 from dataclasses import dataclass
 from typing import ClassVar, final
@@ -14,13 +14,13 @@ from hewfl.core.validation import PerClient
 @final
 @dataclass(frozen=True, slots=True)
 class Oracle(Aggregator):
-    """Weights by true quality, which no server knows: a yardstick for other rules.
+    """Weights by true quality, which no server knows: a bound for other rules.
 
         w_i = q_iH_i / Σ_j q_jH_j,     q_i the true batch size, 0 of a faulty client
 
     With one total step for all, η_i = s/H_i, Δ_i is the mean of H_i batches
     times the same factor, and these weights are inverse to its noise. A simulation
-    tells q before the first round (`hewfl.core.algorithm.Truth`); elsewhere q is 1
+    gives q before the first round (`hewfl.core.algorithm.Truth`); elsewhere q is 1
     for all and the weights are those of the horizons. They are equal where every
     client of the round is faulty.
     """

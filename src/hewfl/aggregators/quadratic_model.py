@@ -27,7 +27,7 @@ from hewfl.solver.simplex import solve_gram
 
 
 def minimise_model(round_: Round, model: RoundModel, *, null: bool) -> Decision:
-    """Weights of the least quadratic model; with `null` standing still is one more."""
+    """Weights that minimise the model; with `null` a zero update is one more choice."""
     endpoints: Products = round_.displacements
     reference = model.reference
     if null:
@@ -52,7 +52,7 @@ def minimise_cross_fitted(
         round_: with the endpoints to choose from.
         slopes: V, row i without an entry at i.
         curvature: Λ.
-        null: whether standing still is one more endpoint; no client is judged by it.
+        null: whether a zero update is one more choice; no slope refers to it.
     """
     endpoints: Products = round_.displacements
     if null:
@@ -153,7 +153,7 @@ def _along_mean(D: Displacements, reference: Any) -> tuple[float, float]:
 
 
 def leave_one_out_weights(shares: PerClient) -> Float64[Array, "n n"]:
-    """Row i: the weights of a mean without client i, who is judged by it.
+    """Row i: the weights of a mean without client i.
 
         P_ij = p_j / Σ_{k≠i} p_k for j ≠ i,   P_ii = 0
 

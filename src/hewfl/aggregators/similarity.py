@@ -23,18 +23,19 @@ class Agreement(Aggregator):
         a_i = (1/(n − 1)) Σ_{j≠i} ⟨Δ_i, Δ_j⟩/(‖Δ_i‖‖Δ_j‖)
         w_i = max(0, a_i)^p / Σ_j max(0, a_j)^p
 
-    A rule of this library. A client is judged by the others alone (j ≠ i): its cosine
-    with itself is 1 whatever it sent, and so is, in part, its cosine with a mean that
-    contains it (as `FedAdp` takes it). Lengths do not matter, so a client is neither
-    favoured nor punished for the number of its steps or the size of its noise alone.
+    A rule of this library. A client is compared with the others alone (j ≠ i): its
+    cosine with itself is 1 whatever it sent, and so is, in part, its cosine with a mean
+    that contains it (as `FedAdp` takes it). Lengths do not matter, so a client is
+    neither favoured nor punished for the number of its steps or the size of its noise
+    alone.
 
     A client that did not move has no direction: its cosines are taken as zero. One
     client alone weighs 1. Where no client agrees with the others (all a_i ≤ 0, or no
     client moved) weights are equal, and the status says so.
 
     Attributes:
-        power: p ≥ 0, how sharply agreement counts; 2 did best among equal workers in
-            the prototype that the rule comes from, and 1 is milder where data differ.
+        power: p ≥ 0, how sharply agreement counts; 2 suits workers with equal data, 1
+            is milder where data differ.
     """
 
     power: Nonnegative = 2.0
@@ -52,7 +53,7 @@ class Agreement(Aggregator):
         if top == 0:
             text = "equal weights: no client agrees with the others"
             return Decision(np.full(n, 1 / n), text), state
-        # over the largest, so that a large power leaves someone
+        # over the largest, so that a large power does not underflow for all
         weights = (agreed / top) ** self.power * (agreed > 0)  # 0⁰ is one
         return Decision(weights / weights.sum(), "weights by agreement"), state
 
@@ -91,7 +92,7 @@ LEAST = 0.4
 @final
 @dataclass(frozen=True, slots=True)
 class Sieve(Aggregator):
-    """FedAvg, with less weight for clients that turn back and for long steps.
+    """FedAvg, with less weight for clients that oppose the others and for long updates.
 
         a_i = (1/(n − 1)) Σ_{j≠i} ⟨Δ_i, Δ_j⟩/(‖Δ_i‖‖Δ_j‖)
         k_i = min(1, max(0, 1 + a_i/τ))
@@ -109,8 +110,8 @@ class Sieve(Aggregator):
 
     The step of a client longer than c times the median counts as one of that length,
     and weights then sum to less than one. τ = 0 drops every client with a_i ≤ 0; a
-    large τ only clips. Where no client moved, or all turn back, the weights are those
-    of FedAvg, clipped.
+    large τ only clips. Where no client moved, or all oppose the others, the weights are
+    those of FedAvg, clipped.
 
     Attributes:
         tolerance: τ ≥ 0; as above if it is not given.
@@ -137,9 +138,9 @@ class Sieve(Aggregator):
         a, lengths = mean_cosines(round_.displacements)
         tau = max(LEAST, 2 / (len(a) - 1)) if self.tolerance is None else self.tolerance
         k = np.clip(1 + a / tau, 0.0, 1.0) if tau > 0 else (a > 0) * 1.0
-        status = f"{int((k > 0).sum())} of {len(k)} clients go along with the others"
+        status = f"{int((k > 0).sum())} of {len(k)} clients keep weight"
         if not k.any():
-            k, status = np.ones(len(k)), "no client goes along with the others"
+            k, status = np.ones(len(k)), "all clients oppose the others"
         weights = m * k / (m * k).sum()
         moved = lengths[lengths > 0]
         if len(moved) > 0:

@@ -35,7 +35,7 @@ class TrustState:
 
     Attributes:
         apart: e_i, mean squared distance of a step so far over the median client's.
-        rounds: in how many rounds each was rounds.
+        rounds: number of rounds in which each client took part.
     """
 
     apart: PerClient

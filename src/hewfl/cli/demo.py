@@ -80,7 +80,7 @@ def faulty_demo_spec() -> Spec:
         name="demo-faulty-clients",
         methods=(
             MethodSpec("FedAvg", "FedAvg", {}, scales),
-            MethodSpec("HewFixed", "horizon", {"power": 1.0}, amplitudes),
+            MethodSpec("HewFixed", "weights by steps", {"power": 1.0}, amplitudes),
             MethodSpec("exact", "exact weights, kappa 10", exact, amplitudes),
             MethodSpec("geometric-median", "geometric median", {}, amplitudes),
             MethodSpec("trust", TRUST, {}, amplitudes),

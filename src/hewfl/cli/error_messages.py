@@ -60,11 +60,11 @@ def one_line_errors(
         raise typer.Exit(1) from error
     except MemoryError as error:
         why = f": {error}" if str(error) else ""
-        _say(f"not enough memory{why}; fewer methods, clients or samples need less")
+        _say(f"not enough memory{why}; use fewer methods, clients or samples")
         raise typer.Exit(1) from error
     except BrokenExecutor as error:
-        text = "a worker process was ended from outside, as systems do that run out of "
-        _say(f"{text}memory; call it again to go on, with --jobs 1 to need less")
+        text = "a worker process was killed, probably because memory ran out; run the "
+        _say(f"{text}same command again to continue, with --jobs 1 to use less memory")
         raise typer.Exit(1) from error
     except KeyboardInterrupt as error:
         typer.echo("stopped", err=True)
@@ -80,7 +80,11 @@ def _say(text: str) -> None:
 
 def _advice(error: OSError) -> str:
     full = (errno.ENOSPC, errno.EDQUOT)
-    return "; make room, then call it again to go on" if error.errno in full else ""
+    return (
+        "; free some space, then run the same command again to continue"
+        if error.errno in full
+        else ""
+    )
 
 
 def _one_line(message: Warning | str, *_: Any, **__: Any) -> str:

@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from hewfl.aggregators import NAMES, find_maker
+from hewfl.algorithms.online_curvature import OnlineCurvature
 from hewfl.cli.error_messages import one_line_errors
 from hewfl.cli.references import REFERENCES
 from hewfl.core.plugins import (
@@ -24,7 +25,16 @@ from hewfl.core.plugins import (
     short_name,
 )
 from hewfl.core.records import ProblemBounds
-from hewfl.experiments.method_spec import GROUP, SCALED, STEP
+from hewfl.experiments.method_spec import (
+    CURVATURE,
+    FIXED,
+    GROUP,
+    ONLINE,
+    SCALED,
+    SHARE,
+    STEP,
+    check_old_name,
+)
 from hewfl.experiments.spec import field_meanings
 from hewfl.methods.method import LocalSGD
 from hewfl.methods.registry import ALGORITHMS, METHODS
@@ -32,7 +42,7 @@ from hewfl.server.server_step import ServerStep
 
 KEY = re.compile(r" ?\[([A-Z][A-Za-z]+\d{4}[a-z]?)(?:, [^\]]*)?\]")
 """A citation in a docstring."""
-OWN, OTHERS = "of hewfl", "not of hewfl"
+OWN, OTHERS = "hewfl", "not hewfl"
 PAPER = "Pasechnyuk2026"
 
 
@@ -90,6 +100,7 @@ def methods(
         return
     with one_line_errors():
         name = str(absolute_name(name, Path()))
+        check_old_name(name, "name")
         check_name(name, tuple(METHODS), GROUP, "name")
         sheet = read_sheet(name)
     title = f"[bold]{escape(short_name(name))}[/]: {escape(sheet.sentence)}"
@@ -97,11 +108,11 @@ def methods(
     if sheet.formulas:
         console.print(f"{escape(sheet.formulas)}\n", highlight=False, soft_wrap=True)
     groups = {"hyper-parameter": sheet.parameters}
+    listed = {one.name for one in sheet.parameters} | set(FIXED.get(name, ()))
+    local, server = _local_parameters(), _server_parameters()
     if not sheet.is_planned:
-        own = {one.name for one in sheet.parameters}
-        local = _local_parameters()
-        groups["local work"] = tuple(one for one in local if one.name not in own)
-    groups["server step"] = _server_parameters()
+        groups["local work"] = tuple(one for one in local if one.name not in listed)
+    groups["server step"] = tuple(one for one in server if one.name not in listed)
     for group, parameters in groups.items():
         if parameters:
             table = Table(group, "default", "meaning", box=None, pad_edge=False)
@@ -145,6 +156,8 @@ def _own_parameters(name: str, method: Any) -> tuple[Parameter, ...]:
     if name == "HewControl":  # a spec gives the bounds one by one
         bounds = _parameters(ProblemBounds)
         parameters = (*bounds, *(one for one in parameters if one.name != "bounds"))
+    if name in ("HewHom", "HewHet"):
+        parameters = (*parameters, *_curvature_parameters())
     left_out = {"smoothness"}
     if name in NAMES:
         left_out |= set(find_maker(name)[1])  # fixed by the name
@@ -163,10 +176,21 @@ def _local_parameters() -> tuple[Parameter, ...]:
 
 def _server_parameters() -> tuple[Parameter, ...]:
     """The server step of any method."""
-    return tuple(
-        dataclasses.replace(one, name=STEP) if one.name == "step" else one
-        for one in _parameters(ServerStep)
+    share = "in place of `average_from`: the last share of the rounds, up to 1"
+    return (
+        *(
+            dataclasses.replace(one, name=STEP) if one.name == "step" else one
+            for one in _parameters(ServerStep)
+        ),
+        Parameter(SHARE, "None", share),
     )
+
+
+def _curvature_parameters() -> tuple[Parameter, ...]:
+    """Where Λ of HewHom and HewHet comes from."""
+    meaning = '"given": Λ = ratio · L; "online": Λ = ratio · estimate of L'
+    known = {one.name: one for one in _parameters(OnlineCurvature)}
+    return (Parameter(CURVATURE, "given", meaning), *(known[name] for name in ONLINE))
 
 
 def _parameters(record: Any) -> tuple[Parameter, ...]:

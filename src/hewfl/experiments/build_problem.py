@@ -200,7 +200,7 @@ def _on_device(spec: Spec, array: Any) -> Any:
         text = f"device = '{spec.device}' needs PyTorch: install hewfl's extra torch"
         raise MissingExtraError(text) from error
     if spec.device == "cuda" and not torch.cuda.is_available():
-        raise invalid("device", "one that is there; PyTorch sees no GPU", '"cuda"')
+        raise invalid("device", "available; PyTorch finds no GPU", '"cuda"')
     return torch.as_tensor(array, device=spec.device)
 
 

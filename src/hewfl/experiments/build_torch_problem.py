@@ -37,7 +37,7 @@ def build_module(spec: Spec, seed: int) -> TorchModule:
     """
     data, device = spec.data, "cpu" if spec.device == "numpy" else spec.device
     if device == "cuda" and not torch.cuda.is_available():
-        raise invalid("device", "one that is there; PyTorch sees no GPU", '"cuda"')
+        raise invalid("device", "available; PyTorch finds no GPU", '"cuda"')
     dataset = load(
         data.name, label_column=data.label_column, client_column=data.client_column
     )

@@ -32,6 +32,7 @@ from hewfl.core.plugins import (
 from hewfl.core.records import ProblemBounds
 from hewfl.core.toml_records import check_names, from_table, path, rename_errors
 from hewfl.core.validation import format_value, invalid, positive
+from hewfl.errors import InvalidInputError
 from hewfl.methods.method import LocalSGD, Method
 from hewfl.methods.registry import ALGORITHMS, METHODS, OLD_NAMES, PRESETS
 from hewfl.server.server_step import ServerStep
@@ -53,23 +54,32 @@ CURVATURE = "curvature"
 """For HewHom and HewHet: "given", Λ = ratio · L, or "online", Λ = ratio · estimate."""
 ONLINE = ("curvature_memory", "curvature_floor")
 """Fields of the online estimate."""
-OLD_FIELDS = {
-    "ground": 'amplitude in place of step_scale for ground = "equal"',
-    "pace": "step_scale for plain steps, amplitude for a total step",
-    "pace_unit": "unit",
-    "measure": "line_search_samples",
-    "measure_at": "line_search_points",
-    "pace_reference": "problem.reference_steps",
-    "rate_scale": "step_scale",
-    "proximal": "prox",
-    "outer_step": STEP,
-    "by_size": "by",
-    "bad": "byzantine_fraction",
-    "kept": "selected_fraction",
-    "doubt": "threshold",
-    "corrected": "variates",
+FIXED = {
+    "Scaffold": ("variates",),
+    "MinibatchSGD": ("at_anchor",),
+    "FedAdam": ("adapt",),
+    "FedYogi": ("adapt",),
+    "FedAdagrad": ("adapt",),
 }
-"""Fields of earlier versions, and what they are now."""
+"""Fields of local work and of the server step that a preset sets itself."""
+OLD_FIELDS = {
+    "pace": "`step_scale` for plain steps, `amplitude` for a total step",
+    "pace_unit": "`unit`",
+    "measure": "`line_search_samples`",
+    "measure_at": "`line_search_points`",
+    "pace_reference": "`problem.reference_steps`",
+    "rate_scale": "`step_scale`",
+    "proximal": "`prox`",
+    "outer_step": f"`{STEP}`",
+    "by_size": "`by`",
+    "bad": "`byzantine_fraction`",
+    "kept": "`selected_fraction`",
+    "doubt": "`threshold`",
+    "corrected": '`variates`, which is "zero" or "gradient"',
+}
+"""Fields of earlier versions, and what they are called now."""
+EXACT_FIELDS = ("kappa", "cross_fit", "by")
+"""Fields of the aggregator "exact" that HewHom and HewHet had in earlier versions."""
 
 GROUP = "hewfl.methods"
 """Entry points by which installed packages offer methods of their own."""
@@ -173,7 +183,8 @@ def _server_step(
         step = from_table(ServerStep, given, where)
     if preset is None or preset == ServerStep():
         return step
-    return replace(preset, **{name: getattr(step, name) for name in given})
+    with rename_errors({name: path(where, name) for name in given}):
+        return replace(preset, **{name: getattr(step, name) for name in given})
 
 
 def method_from_table(table: Any, where: str) -> MethodSpec:
@@ -181,17 +192,16 @@ def method_from_table(table: Any, where: str) -> MethodSpec:
     if not isinstance(table, Mapping):
         raise invalid(where, "a table", repr(table))
     method: Any = table.get("method")
-    if method in OLD_NAMES and method not in METHODS:
-        raise invalid(path(where, "method"), f"{OLD_NAMES[method]} now", repr(method))
+    check_old_name(method, path(where, "method"))
     check_name(method, tuple(METHODS), GROUP, path(where, "method"))
     label = text_field(table.get("label", short_name(method)), path(where, "label"))
     is_ours = method in METHODS
     known = _known(method) if is_ours else ()
     if is_ours:
-        _check_fields(table, ("method", "label", "grid", *known), where)
+        _check_fields(method, table, ("method", "label", "grid", *known), where)
     grid = _grid(table.get("grid", {}), path(where, "grid"))
     if is_ours:
-        _check_fields(grid, known, path(where, "grid"))
+        _check_fields(method, grid, known, path(where, "grid"))
     given = {k: v for k, v in table.items() if k not in ("method", "label", "grid")}
     for name in set(given) & set(grid):
         rule = "either given or in the grid, not both"
@@ -209,17 +219,44 @@ def check_method(method: MethodSpec, where: str) -> None:
     The code of a method of the user's own is loaded for that.
     """
     known = _known(method.method, where)
-    _check_fields(method.parameters, known, where)
-    _check_fields(method.grid, known, path(where, "grid"))
+    _check_fields(method.method, method.parameters, known, where)
+    _check_fields(method.method, method.grid, known, path(where, "grid"))
     for candidate in _samples(method):
         candidate.entry(1.0)  # values of every candidate are checked now, not in a run
 
 
-def _check_fields(given: Any, known: tuple[str, ...], where: str) -> None:
+def check_old_name(method: Any, where: str) -> None:
+    """Refuse an old name of a method; the error gives the new one."""
+    if not isinstance(method, str) or method in METHODS:
+        return
+    spelled = {name.lower(): name for name in (*ALGORITHMS, *PRESETS)}
+    if method.lower() in spelled:
+        text = f"{method!r} is spelled {spelled[method.lower()]}"
+        raise InvalidInputError(f"`{where}`: {text}")
+    if method in OLD_NAMES:
+        text = f"{method!r} is now called {OLD_NAMES[method]}"
+        raise InvalidInputError(f"`{where}`: {text}")
+
+
+def _check_fields(
+    method: str, given: Mapping[str, Any], known: tuple[str, ...], where: str
+) -> None:
     """Require known fields; the error for an old name gives the new one."""
     for name in given:
-        if name in OLD_FIELDS and name not in known:
-            raise invalid(path(where, name), f"written as {OLD_FIELDS[name]}", name)
+        place = f"`{path(where, name)}`"
+        if name in FIXED.get(method, ()):
+            rule = f"left out: {method} sets it itself"
+            raise invalid(path(where, name), rule, repr(given[name]))
+        if name in known:
+            continue
+        if name == "ground":
+            text = 'use `amplitude` for ground = "equal", `step_scale` otherwise'
+            raise InvalidInputError(f"{place} no longer exists: {text}")
+        if name in EXACT_FIELDS and method in ("HewHom", "HewHet"):
+            text = f'use method = "exact" with `{name}`'
+            raise InvalidInputError(f"{place} is no field of {method}: {text}")
+        if name in OLD_FIELDS:
+            raise InvalidInputError(f"{place} is now called {OLD_FIELDS[name]}")
     check_names(given, known, where)
 
 
@@ -227,14 +264,23 @@ def _known(method: str, where: str = "") -> tuple[str, ...]:
     """Every field that the table of a method may have."""
     local = () if method in ALGORITHMS else LOCAL
     names = (*_parameters(method, where), *local, *SERVER_STEP)
-    return tuple(dict.fromkeys(names))
+    fixed = FIXED.get(method, ())
+    return tuple(name for name in dict.fromkeys(names) if name not in fixed)
 
 
 def _check_nesterov(method: MethodSpec, where: str) -> None:
-    """Require a momentum, here or in the grid, for a step that looks ahead along it."""
+    """Require a momentum for a step that looks ahead along it.
+
+    It is given here, in the grid, or by the preset.
+    """
+    defaults: dict[str, Any] = {}
+    if method.method in PRESETS:
+        preset = inspect.signature(PRESETS[method.method]).parameters
+        defaults = {name: p.default for name, p in preset.items()}
 
     def offered(name: str) -> tuple[Any, ...]:
-        return method.grid.get(name, (method.parameters.get(name),))
+        given = method.parameters.get(name, defaults.get(name))
+        return method.grid.get(name, (given,))
 
     if any(v is True for v in offered("nesterov")) and not any(offered("momentum")):
         rule = "left out without `momentum`: there is nothing to look ahead along"

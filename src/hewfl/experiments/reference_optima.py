@@ -139,7 +139,7 @@ def _key(spec: Spec, seed: int, what: str, evaluated: Softmax | None = None) -> 
 
 
 def _shards_digest(spec: Spec, seed: int) -> str:
-    """What a partition gave whom: code of the user's own may change under its name."""
+    """Checksum of the rows of each client: user code may change under one name."""
     digest = hashlib.sha256()
     for shard in shards_of(spec, seed):
         digest.update(shard.tobytes())

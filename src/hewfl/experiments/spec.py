@@ -23,7 +23,7 @@ from hewfl.core.plugins import absolute_name
 from hewfl.core.toml_records import from_table, to_table, write_toml
 from hewfl.core.validation import check_fields, invalid
 from hewfl.data.partition import GROUP as PARTITIONS_GROUP
-from hewfl.errors import DataError
+from hewfl.errors import DataError, InvalidInputError
 from hewfl.experiments.method_spec import (
     SERVER_STEP,
     MethodSpec,
@@ -201,7 +201,7 @@ def refuse_old_keys(table: Mapping[str, Any]) -> None:
         *section, key = old.split(".")
         inner = table.get(section[0]) if section else table
         if isinstance(inner, Mapping) and key in inner:
-            raise invalid(old, f"written as `{new}`", "the old key")
+            raise InvalidInputError(f"`{old}` is now called `{new}`")
 
 
 def _with_paths(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
@@ -296,6 +296,9 @@ def with_overrides(table: dict[str, Any], overrides: Sequence[str]) -> dict[str,
         path, sign, text = override.partition("=")
         if not sign or not path.strip():
             raise invalid("--set", "of the form field=value", repr(override))
+        if re.match(r"methods[.\[]", path.strip()):
+            text = "`--set` cannot change [[methods]]; edit the file"
+            raise InvalidInputError(text)
         new = _replace_field(new, path.strip().split("."), _parse_value(text.strip()))
     return new
 

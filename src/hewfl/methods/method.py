@@ -9,7 +9,7 @@ the paper's Algorithms 1 to 3 do, which stay whole.
 """
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol, final, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, final, runtime_checkable
 
 import numpy as np
 
@@ -58,6 +58,10 @@ class LocalWork(Protocol):
     @property
     def is_shared(self) -> bool:
         """Whether a total step, one number for all, travels to the clients."""
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether the server plans the local steps."""
 
     def plan(self, cohort: Cohort, variates: Variates | None) -> LocalPlan:
         """The instructions for the clients of a round.
@@ -138,6 +142,11 @@ class LocalSGD(Validated):
         """Whether a total step travels to the clients."""
         return self.total is not None
 
+    @property
+    def is_planned(self) -> bool:
+        """The server plans every step."""
+        return True
+
     def step_sizes(self, cohort: Cohort) -> Float64[Array, " s"]:
         """η_i of the clients of a round.
 
@@ -180,14 +189,15 @@ class LocalSGD(Validated):
 @final
 @dataclass(frozen=True, slots=True)
 class ClientTraining:
-    """Clients train as they like, with any optimiser: nothing is planned for them.
+    """Clients choose their own training, with any optimiser; the server plans none.
 
     The local work of a Flower federation or a torch job. Step sizes and steps that an
     aggregator needs are reported by the transport.
     """
 
-    variates: None = None
-    is_shared: bool = False
+    variates: ClassVar[None] = None
+    is_shared: ClassVar[bool] = False
+    is_planned: ClassVar[bool] = False
 
     def plan(self, cohort: Cohort, variates: Variates | None) -> LocalPlan:
         """Step sizes of one, which no client uses."""

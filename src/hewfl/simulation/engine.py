@@ -193,7 +193,20 @@ def _entries(methods: Sequence[Algorithm[Any] | Entry]) -> list[Entry]:
     entries = [as_entry(value, f"methods[{k}]") for k, value in enumerate(methods)]
     if not entries:
         raise invalid("methods", "at least one", "none")
+    for k, entry in enumerate(entries):
+        _check_simulated(f"methods[{k}]", entry)
     return entries
+
+
+def _check_simulated(name: str, entry: Entry) -> None:
+    """Require a method whose local work is planned, and that needs no root gradient."""
+    if "root" in entry.algorithm.demands.needs:
+        rule = "one that needs no root gradient: a simulation has none"
+        raise invalid(name, rule, entry.name)
+    local = getattr(entry.algorithm, "local", None)
+    if local is not None and not local.is_planned:
+        rule = "one with local work to simulate, such as LocalSGD(0.1)"
+        raise invalid(name, rule, entry.name)
 
 
 def _is_list(value: object) -> bool:

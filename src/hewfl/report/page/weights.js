@@ -18,7 +18,7 @@ function inkOf(place, colour) {
   return [1, 3, 5].map((k) => parseInt(hex.slice(k, k + 2), 16));
 }
 
-/* An image of one pixel per cell; null is a client that was not heard. */
+/* An image of one pixel per cell; null is a client that did not take part. */
 function cellImage(cells, paint) {
   const [tall, wide] = [cells.length, cells[0].length];
   const canvas = make("canvas", { width: wide, height: tall });
@@ -157,7 +157,7 @@ function drawWeights(place, run) {
     const area = panel(svg, box, { ticks: rounds, name: "" }, { ticks: names, plain: true });
     const ink = inkOf(place, method.colour);
     const minus = inkOf(place, "grey");
-    // The root keeps small weights visible; what was not heard has a thin veil.
+    // The root keeps small weights visible; a client that did not take part has a thin veil.
     const paint = (w) =>
       w === null
         ? [...minus, 40]
@@ -249,7 +249,7 @@ function drawWeights(place, run) {
     const found = own.length
       ? `${carried} of ${own.length} clients carry weight; the largest is ` +
         `${show(Math.max(...own), 3)}, the sum ${show(sum, 3)}: ${step_ || longer}.`
-      : "no client was heard.";
+      : "no client took part.";
     const where = `${method.label}, seed ${data.seeds[state.seed]}, round ${round}`;
     words.textContent = `${thinned}${where}: ${found}`;
   }
@@ -270,7 +270,7 @@ function drawWeights(place, run) {
     const row = view.rows[at.r];
     const w = view.cells[at.r][at.t];
     const who = row.title + (row.of && w !== null ? row.of(at.t) : "");
-    const said = w === null ? "not heard" : show(w, 3);
+    const said = w === null ? "did not take part" : show(w, 3);
     tip.textContent = `round ${data.rounds[at.t]}, ${who}: ${said}`;
     putBeside(tip, map.clientWidth, at.px, at.py + 14);
   });
