@@ -123,7 +123,7 @@ def test_clipping_holds_in_any_unit(rng: np.random.Generator) -> None:
 
 def test_what_a_call_refuses(rng: np.random.Generator) -> None:
     rows, state = rng.standard_normal((3, 4)), make("trust")(np.eye(3, 4))[1]
-    for call, text in (
+    refused: list[tuple[Callable[[], Any], str]] = [
         (
             lambda: make("trust")(rows, clients=[1, 2, 10**12]),
             "`clients` must be below",
@@ -135,7 +135,8 @@ def test_what_a_call_refuses(rng: np.random.Generator) -> None:
         (lambda: make("oracle")(rows), "needs neither the truth"),
         (lambda: make("exact", reference="root")(rows, root=rows), "`root` must be of"),
         (lambda: make("fedaware")(rows, make("fedaware")(rows[:, :2])[1]), "`state`"),
-    ):
+    ]
+    for call, text in refused:
         with pytest.raises(InvalidInputError, match=text):
             call()
 

@@ -88,7 +88,8 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         phases: 2 for weights from sketches, with `sketch_client_app` on the clients.
         secure: whether the second phase is masked by Flower's SecAgg+.
         certify: whether the gap of the weights of two phases is computed.
-        folder: where to save the run; the same app started again resumes it.
+        folder: where to save the run; the same app started again resumes it. Refused
+            for an aggregator that remembers clients.
         seed: of the run: its folder, and the draws of `AlgorithmStrategy`.
         on_round: called after every round with its number and plain numbers by name.
         **fedavg: FedAvg's, by name.
