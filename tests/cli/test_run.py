@@ -306,7 +306,8 @@ def test_the_demo_makes_a_page(place: Path) -> None:
         (
             OSError(errno.ENOSPC, "No space left on device"),
             1,
-            "error: No space left on device; free some space, then run the same command again to continue\n",
+            "error: No space left on device; free some space, then run the same "
+            "command again to continue\n",
         ),
         (
             OSError(13, "Permission denied", "there"),
