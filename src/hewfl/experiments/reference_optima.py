@@ -94,7 +94,7 @@ def _evaluated_clients(spec: Spec, seed: int, problem: Softmax) -> Softmax:
     federation = build_federation(spec)
     assignment = federation.scenario.assign(seed, federation.batches(problem.n))
     known: Softmax = assignment.relabel(problem)
-    some = assignment.evaluated
+    some = assignment.evaluated_clients
     return replace(
         known, offsets=known.offsets[some], data_sizes=known.data_sizes[some]
     )

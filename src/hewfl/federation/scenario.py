@@ -149,7 +149,7 @@ class FaultAssignment:
         return np.setdiff1d(clients, np.array(sorted(self.faulty), dtype=np.int64))
 
     @property
-    def evaluated(self) -> Int64[Ints, " k"]:
+    def evaluated_clients(self) -> Int64[Ints, " k"]:
         """Clients whose losses make the objective."""
         whole = self.scenario.objective == "all"
         return np.arange(len(self.batches)) if whole else self.honest

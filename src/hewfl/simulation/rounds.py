@@ -109,7 +109,7 @@ class Setting:
 
     def objectives(self, anchors: Float[Any, "entries d"]) -> Float64[Any, "entries 2"]:
         """Both means of the losses, over the clients that the scenario evaluates."""
-        problem, members = self.problem, self.faults.evaluated
+        problem, members = self.problem, self.faults.evaluated_clients
         if len(members) == problem.n:
             return problem.objectives(anchors)
         losses = problem.client_losses(anchors)[:, members]
