@@ -260,7 +260,7 @@ def test_the_printed_spec_is_one() -> None:
 
 def test_ctrl_c_leaves_a_run_that_resumes(place: Path) -> None:
     command = [sys.executable, "-m", "hewfl.cli", "run", "small.toml", "--jobs", "1"]
-    command += ["--set", "rounds=3000", "--set", "evaluate_every=100"]
+    command += ["--set", "rounds=300000", "--set", "evaluate_every=1000"]
     process = subprocess.Popen(
         command,
         cwd=place,
