@@ -275,7 +275,7 @@ def test_ctrl_c_leaves_a_run_that_resumes(place: Path) -> None:
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGINT)  # what a terminal does
     _, errors = process.communicate(timeout=30)
-    assert process.returncode == 130
+    assert process.returncode == 130, errors
     assert "resume with: hewfl resume" in errors
     assert "Traceback" not in errors
     listed = runner.invoke(app, ["ls"])

@@ -101,6 +101,7 @@ class Processes:
         self._pools: list[ProcessPoolExecutor] = []
         self._shares: list[str] = []
         self._past = 0
+        self._is_stopped = False
 
     @property
     def facts(self) -> Mapping[str, Any]:
@@ -112,10 +113,13 @@ class Processes:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """End the processes, and show their last warnings."""
+        """End the processes, and show their last warnings.
+
+        A worker that was terminated may have left half a message: none is read then.
+        """
         for pool in self._pools:
             pool.shutdown(wait=True, cancel_futures=True)
-        if self._pools:
+        if self._pools and not self._is_stopped:
             self._pass_on(lambda *_: None, set())
 
     def execute(
@@ -204,6 +208,7 @@ class Processes:
         Python 3.14 has `terminate_workers` for this; earlier there is only the private
         list.
         """
+        self._is_stopped = True
         for pool in self._pools:
             for process in list((pool._processes or {}).values()):
                 process.terminate()
