@@ -184,6 +184,14 @@ def test_a_killed_run_resumes_to_the_same_bytes(done: Folder, tmp_path: Path) ->
     assert contents(found) == contents(done.path)
 
 
+def test_what_a_killed_process_left_goes(done: Folder) -> None:
+    before = contents(done.path)
+    for name in (".lock", ".holder", ".checksums.json-1-0abc.partial"):
+        (done.path / name).write_text("left", encoding="utf-8")
+    run_all([done], jobs=0, progress=Progress())
+    assert contents(done.path) == before
+
+
 def test_a_finished_run_is_left_alone(done: Folder) -> None:
     before = contents(done.path)
     run_all([done], jobs=0, progress=Progress())

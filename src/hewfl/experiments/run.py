@@ -38,6 +38,7 @@ from hewfl.experiments.run_folder import (
     is_begun,
     lock_runs,
     open_folder,
+    remove_leftovers,
     verify,
     write_checksums,
 )
@@ -159,6 +160,8 @@ def run_all(
     """
     left = [folder for folder in folders if not folder.is_whole]
     for folder in folders:
+        if folder.is_whole:
+            remove_leftovers(folder.path)
         verify(folder.path, [name for name in folder.wanted if folder.has(name)])
     for folder in left:
         load_user_code(folder.spec)

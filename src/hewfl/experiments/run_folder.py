@@ -58,6 +58,8 @@ from hewfl.version import __version__
 
 CHECKSUMS = "checksums.json"
 """sha256 of each result file, by its name; written last."""
+PARTIAL = ".*.partial"
+"""Pattern of files that are being written (`hewfl.core.atomic`)."""
 LOCK, HOLDER = ".lock", ".holder"
 """The operating system locks the first file and releases it when the process ends,
 however it ends. The second names the holder."""
@@ -330,6 +332,8 @@ def lock(folder: Path) -> Iterator[None]:
     try:
         who = f"process {os.getpid()} on {platform.node() or 'this machine'}"
         (folder / HOLDER).write_text(who, encoding="utf-8")
+        for partial in folder.rglob(PARTIAL):  # of a holder that was killed
+            partial.unlink(missing_ok=True)
         yield
     finally:
         # The files are removed before the release: after it they might belong to the
@@ -357,6 +361,15 @@ def holder_of(folder: Path) -> str | None:
         return "a process"
     except OSError:  # no locks here, or a file that may not be opened
         return None
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what a process left that was killed: lock files and half-written files."""
+    is_locked = any((folder / name).exists() for name in (LOCK, HOLDER))
+    has_partial = any(True for _ in folder.rglob(PARTIAL))
+    if (is_locked or has_partial) and holder_of(folder) is None:
+        with contextlib.suppress(DataError), lock(folder):
+            pass
 
 
 def write_checksums(folder: Path, names: Sequence[str]) -> None:
