@@ -134,6 +134,7 @@ class Aggregator(Validated):
         Raises:
             InvalidInputError: an argument has a wrong shape or range, or one that the
                 rule needs is absent.
+            SolverError: weights or step are not finite, as for entries near 1e300.
         """
         rows = as_dense("updates", updates)
         n, d = rows.n, rows.d
