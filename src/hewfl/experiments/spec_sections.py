@@ -34,6 +34,7 @@ from hewfl.federation import (
     LocalSteps,
     PoissonSteps,
     RandomParticipation,
+    RootSet,
     RotatingParticipation,
     SampledParticipation,
     Scenario,
@@ -251,6 +252,9 @@ class ClientsSpec:
         scenario: faults and attacks of some clients, hidden from every rule: a table
             with `faults`, a list of tables with `kind` and its fields, and `objective`,
             "honest" (the default) or "all". All clients are honest if absent.
+        root: samples that the server owns, for methods that need a root gradient: a
+            table with `size` and `without`, a list of classes that are left out. The
+            server owns none if absent.
     """
 
     n: Count = 20
@@ -263,6 +267,7 @@ class ClientsSpec:
     local_steps: Any = 4
     participation: Any = "full"
     scenario: Any = None
+    root: Any = None
 
     def __post_init__(self) -> None:
         """Validate the fields.
@@ -276,6 +281,7 @@ class ClientsSpec:
         if not is_own_law(self.participation, PARTICIPATION_GROUP):
             make_participation(self.participation)
         make_scenario(self.scenario)
+        make_root(self.root)
         # The record of a federation may list few of its nodes; natural clients are
         # counted later.
         if self.partition not in ("nodes", "natural"):
@@ -371,6 +377,19 @@ def make_scenario(given: Any) -> Scenario:
         raise invalid(f"{where}.objective", "one of honest, all", repr(objective))
     with rename_errors({"faults": f"{where}.faults"}):
         return Scenario(tuple(faults), objective)
+
+
+def make_root(given: Any) -> RootSet | None:
+    """The root set of a spec: a table with its fields."""
+    if given is None:
+        return None
+    if not isinstance(given, Mapping):
+        raise invalid("clients.root", "a table with `size`", repr(given))
+    check_names(given, ("size", "without"), "clients.root")
+    with rename_errors(
+        {"size": "clients.root.size", "without": "clients.root.without"}
+    ):
+        return RootSet(**given)
 
 
 def _fault(given: Any, where: str) -> Any:

@@ -22,9 +22,10 @@ from hewfl.aggregators.aggregator import grow_state
 from hewfl.core.algorithm import Algorithm, Need
 from hewfl.core.round import Cohort
 from hewfl.core.validation import format_value, invalid, positive, whole
+from hewfl.displacements.count_sketch import CountSketch
 from hewfl.errors import InvalidInputError
 from hewfl.flower import messages as keys
-from hewfl.flower.arrays import layout_of, to_float64, to_record
+from hewfl.flower.arrays import gradient_vector, layout_of, to_float64, to_record
 from hewfl.flower.messages import log
 from hewfl.flower.metrics import (
     drop_unusable,
@@ -61,6 +62,8 @@ from hewfl.server.trace import RoundRecord
 
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 OnRound = Callable[[int, Mapping[str, float]], object]
+RootFunction = Callable[[ArrayRecord], Mapping[str, Any] | Sequence[Any]]
+"""From the model to a gradient at it, on samples that the server trusts."""
 DEFAULT = "sieve"
 """The least behind the best strategy of a cell: the tables in docs/flower.md."""
 _RENAMED = {
@@ -84,6 +87,11 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
             averages. None: that of the method, if it has one.
         max_norm_ratio: a displacement longer than this times the round's median is left
             out.
+        root_fn: from the model that was sent to a gradient at it, on samples that the
+            server trusts, for aggregators that need a root gradient: one array for each
+            array of real numbers in the model, in its order; or a mapping from their
+            names, where those that are absent, such as buffers, count as zero. Called
+            once in each round. Not finite: the round is rejected.
         min_replies: with fewer usable replies a round is rejected.
         phases: 2 for weights from sketches, with `sketch_client_app` on the clients.
         secure: whether the second phase is masked by Flower's SecAgg+.
@@ -110,6 +118,7 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         aggregator: str | Aggregator | Algorithm[Any] = DEFAULT,
         server_step: ServerStep | None = None,
         max_norm_ratio: float = 10.0,
+        root_fn: RootFunction | None = None,
         min_replies: int = 1,
         phases: int = 1,
         secure: bool = False,
@@ -129,6 +138,10 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         # averages are of what is handed over after a round, not of what a round gives
         self.entry = Entry(entry.algorithm, self.server_step.without_average())
         self._check_algorithm()
+        self.root_fn = root_fn
+        if "root" in entry.algorithm.demands.needs and not callable(root_fn):
+            rule = f"a function from the model to a gradient, for {self.entry.name}"
+            raise invalid("root_fn", rule, format_value(root_fn))
         if self.server_step.has_search:
             why = "left out: clients are not asked for losses along the step"
             samples = self.server_step.line_search_samples
@@ -420,6 +433,12 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
             round_ = build_round(anchor, updates, cohort, base, variates=variates)
         except InvalidInputError as error:
             return Outcome(state, "refused", f"rejected: {error}")
+        if "root" in self.entry.algorithm.demands.needs:
+            root = self._root_gradient(opened)
+            if not np.isfinite(root).all():
+                text = "rejected: the root gradient is not finite"
+                return Outcome(state, "refused", text)
+            round_ = replace(round_, root=root)
         before = replace(state, average=None)
         if self.phases == 1:
             options: Any = {"with_terms": True, "whole_state": True}
@@ -434,6 +453,18 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         prefix = "" if outcome.decision else "rejected: "
         after = replace(outcome.state, average=state.average)
         return replace(outcome, state=after, status=prefix + outcome.status)
+
+    def _root_gradient(self, opened: OpenRound) -> Any:
+        """The gradient that `root_fn` gives: whole, or its sketch in two phases.
+
+        Raises:
+            InvalidInputError: it has not the form of the model.
+        """
+        assert self.root_fn is not None, "checked at construction"
+        root = gradient_vector(opened.layout, self.root_fn(opened.arrays))
+        if self.phases == 2:
+            return CountSketch(SKETCH_WIDTH, opened.t).of([root])
+        return root
 
     # -------------------------------------------------------------- evaluation
 

@@ -36,6 +36,7 @@ from hewfl.core.validation import Array
 from hewfl.displacements.dense import DenseDisplacements
 from hewfl.errors import HewError, RuleError
 from hewfl.federation import Federation
+from hewfl.federation.federation import RootSample
 from hewfl.federation.participation import FullParticipation
 from hewfl.federation.scenario import FaultAssignment
 from hewfl.problems.array_operations import two_means
@@ -88,13 +89,14 @@ Observer = Callable[[Step], Mapping[str, float]]
 @final
 @dataclass(frozen=True)
 class Setting:
-    """The constants of a run."""
+    """The constants of a run; `root` where the server owns samples."""
 
     problem: Problem
     federation: Federation
     entries: Sequence[Entry]
     seed: int
     dtype: np.dtype[Any]
+    root: RootSample | None = None
 
     @cached_property
     def faults(self) -> FaultAssignment:
@@ -281,7 +283,8 @@ def run_clients(
             faults, branches, displacements, gradients, cohort
         )
     losses = _client_losses(setting, branches, anchors, cohort)
-    rows = zip(branches, displacements, losses, gradients, strict=True)
+    roots = _root_gradients(setting, branches, start)
+    rows = zip(branches, displacements, losses, gradients, roots, strict=True)
     return (_arrive(*row, cohort) for row in rows)
 
 
@@ -331,11 +334,28 @@ def _client_losses(
     return [rows.get(k) for k in range(len(branches))]
 
 
+def _root_gradients(
+    setting: Setting,
+    branches: Sequence[_Branch],
+    anchors: Float[Array, "entries d"],
+) -> list[Float64[Array, " d"] | None]:
+    """The gradients on the server's own samples, for the entries that need them."""
+    demands = [setting.demands[branch.index] for branch in branches]
+    needed = [k for k, demand in enumerate(demands) if "root" in demand.needs]
+    if not needed:
+        return [None] * len(branches)
+    assert setting.root is not None, "checked before the rounds"
+    table = setting.root.gradients(anchors[needed])
+    rows = dict(zip(needed, table, strict=True))
+    return [rows.get(k) for k in range(len(branches))]
+
+
 def _arrive(
     branch: _Branch,
     displacements: Float[Array, "s d"],
     losses: Float64[Array, " s"] | None,
     gradients: Float[Array, "s d"] | None,
+    root: Float64[Array, " d"] | None,
     cohort: Cohort,
 ) -> _Branch:
     """The round of the clients whose vectors are finite."""
@@ -354,7 +374,8 @@ def _arrive(
     if gradients is not None:
         means = DenseDisplacements(gradients, np, *gradients.shape)
     anchor = branch.state.anchor
-    return replace(branch, round_=Round(anchor, rows, cohort, plan, losses, means))
+    round_ = Round(anchor, rows, cohort, plan, losses, means, root)
+    return replace(branch, round_=round_)
 
 
 # ------------------ the server
@@ -376,6 +397,10 @@ def finish_entry(
         why = "diverged: no displacement was finite"
         stopped = replace(state, diverged=True)
         return EntryRound(stopped, "diverged", why, excluded=excluded)
+    if round_.root is not None and not np.isfinite(round_.root).all():
+        why = "diverged: the root gradient is not finite"
+        stopped = replace(state, diverged=True)
+        return EntryRound(stopped, "diverged", why, cohort, excluded=excluded)
     with rule_errors(entry, f"round {asked.round + 1}, decide"):
         outcome = finish_round(
             entry,

@@ -37,7 +37,7 @@ from hewfl.torch.parameters import (
 from hewfl.torch.rank_variates import RankVariates, SpreadVariates
 from hewfl.torch.rendezvous import AgreedValue, Rendezvous
 from hewfl.torch.shared_model import SharedModel
-from hewfl.torch.sync_options import Probe, SyncOptions
+from hewfl.torch.sync_options import Probe, RootLoss, SyncOptions
 
 DEFAULT = Sieve(tolerance=0.2, by="equal")
 """The default aggregator: equal weights among ranks that agree with the others. In the
@@ -91,6 +91,8 @@ class Job:
         rounds: rounds done.
         is_over: whether the loops of all ranks have ended.
         probe: measures this rank's loss, for a line search; None until it is set.
+        root: on rank 0, the loss on samples that it trusts; None until it is set.
+        needs_root: whether the algorithm uses its gradient.
         scale: of the learning rates, from line searches.
     """
 
@@ -111,6 +113,7 @@ class Job:
         self.algorithm = algorithm
         self.rounds, self.scale, self.is_over = 0, 1.0, False
         self.probe: Probe | None = None
+        self.root: RootLoss | None = None
         self.unchecked: tuple[Any, Any, RoundModel, Any] | None = None
         self.product = 0.0
         self.pending: tuple[Decision, int] | None = None
@@ -133,7 +136,9 @@ class Job:
             )
         by_entries = options.gram == "full" or demands.variates
         by_entries = by_entries or "entries" in demands.needs
-        self.access = Access.ENTRIES if by_entries else Access.NONE
+        self.needs_root = "root" in demands.needs
+        known = Access.PRODUCTS if self.needs_root else Access.NONE
+        self.access = Access.ENTRIES if by_entries else known
         self.reads_anchor = not hasattr(algorithm, "aggregator")
         if options.overlap:
             if by_entries:
