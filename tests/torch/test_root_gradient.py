@@ -88,6 +88,7 @@ def fail(rank: int, _: int, kind: str) -> tuple[str, str, Array, Array]:
         local.set_root(lambda: torch.nan * module())
     elif kind == "detached":
         local.set_root(lambda: module().detach())
+    local.__enter__()
     start = flat(module)
     descend(module, optimizer, 1)
     end = flat(module)
