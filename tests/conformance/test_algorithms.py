@@ -84,7 +84,7 @@ def of_aggregators() -> list[Case]:
         Case("qfedavg-half", under(a.QFedAvg(q=0.5)), averages=False),
         Case("agreement-half", under(a.Agreement(power=0.5))),
         Case("median-by-size", under(a.GeometricMedian(by="size"))),
-        Case("trimmed-mean-most", under(a.TrimmedMean(trim=0.4))),
+        Case("trimmed-mean-most", under(a.TrimmedMean(f=0.4))),
         Case(
             "clipping-length",
             under(a.CenteredClipping(radius=0.1, relative=False)),
@@ -107,6 +107,24 @@ def of_aggregators() -> list[Case]:
             under(Pipeline(a.Clip(max_norm=1.5), a.CoordinateMedian())),
             averages=False,
         ),
+        Case(
+            "arc-nnm-trimmed",
+            under(a.make("arc+nnm+trimmed-mean", f=2)),
+            averages=False,
+        ),
+        Case(
+            "nnm-median",
+            under(a.make("clip+nnm+geometric-median", f=2)),
+            averages=False,
+        ),
+        Case("softmix", under(a.make("softmix+geometric-median")), averages=False),
+        Case("momentum", under(a.make("worker-momentum+nnm+krum"))),
+        Case("momentum-median", under(a.make("worker-momentum+coordinate-median"))),
+        Case(
+            "momentum-sketch",
+            under(Pipeline(a.WorkerMomentum(memory="sketch", size=16), a.Krum())),
+        ),
+        Case("momentum-trust", under(a.make("worker-momentum+trust"))),
         Case(
             "clipped-exact",
             under(Pipeline(a.Clip(ratio=0.5), a.ExactWeights(kappa=3.0))),
@@ -252,6 +270,9 @@ def arrays(value: Any) -> Iterator[NDArray[Any]]:
     """Every array in a record of records."""
     if isinstance(value, np.ndarray):
         yield value
+    elif isinstance(value, tuple):
+        for part in value:
+            yield from arrays(part)
     elif dataclasses.is_dataclass(value):
         for field in dataclasses.fields(value):
             yield from arrays(getattr(value, field.name))
@@ -261,6 +282,8 @@ def permuted(value: Any, order: NDArray[np.int64]) -> Any:
     """The same record with every array of one row per client reordered."""
     if isinstance(value, np.ndarray):
         return value[order] if value.shape[:1] == (N,) else value
+    if isinstance(value, tuple):
+        return tuple(permuted(part, order) for part in value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
         moved = {name: permuted(field, order) for name, field in fields.items()}

@@ -94,8 +94,8 @@ class NearestNeighbours(PreAggregation):
     k: int = 3
     name: ClassVar[str] = "nearest neighbours"
 
-    def linear_map(self, displacements: Displacements) -> Any:
-        G = displacements.gram()
+    def linear_map(self, round_: Round) -> Any:
+        G = round_.displacements.gram()
         distance = np.diagonal(G)[:, None] + np.diagonal(G) - 2 * G
         A = np.zeros_like(G)
         nearest = np.argsort(distance, axis=1, kind="stable")[:, : self.k]

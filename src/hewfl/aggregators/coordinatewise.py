@@ -5,12 +5,12 @@ from typing import ClassVar, final
 
 import numpy as np
 
-from hewfl.aggregators.aggregator import Aggregator
+from hewfl.aggregators.aggregator import FAULTY, Aggregator, faulty_count
 from hewfl.core.algorithm import Need
 from hewfl.core.array_types import Float64
 from hewfl.core.displacements import Displacements
 from hewfl.core.round import Decision, Round
-from hewfl.core.validation import Array, Minority, PerClient
+from hewfl.core.validation import Array, Faulty, PerClient
 
 
 def middle_means(
@@ -103,19 +103,18 @@ class CoordinateMedian(Aggregator):
 class TrimmedMean(Aggregator):
     """In every coordinate the mean of the values between the extremes [Yin2018].
 
-        step_k = mean of Δ_ik over all i but the b largest and the b smallest,
-        b = ⌊β n⌋
+        step_k = mean of Δ_ik over all i but the f largest and the f smallest
 
-    β must be no less than the share of faulty clients. With few clients b may be zero:
-    the rule is then the plain mean, and the status gives b. The step is no combination
-    of updates, so it is given as such; `weights` is the share of a client in the
-    values that were kept, over the coordinates in which clients differ.
+    With few clients f may be zero: the rule is then the plain mean, and the status
+    gives f. The step is no combination of updates, so it is given as such; `weights` is
+    the share of a client in the values that were kept, over the coordinates in which
+    clients differ.
 
     Attributes:
-        trim: 0 ≤ β < ½; 0.2 is the default of Flower's FedTrimmedAvg.
+        f: faulty clients, a count or a fraction below ½ of those present.
     """
 
-    trim: Minority = 0.2
+    f: Faulty = FAULTY
 
     name: ClassVar[str] = "Trimmed mean"
     needs: ClassVar[frozenset[Need]] = frozenset({"entries"})
@@ -123,7 +122,7 @@ class TrimmedMean(Aggregator):
     def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
         """The trimmed mean as a step, and whose values it kept how often."""
         D = round_.displacements
-        b = min(int(self.trim * D.n + 1e-9), (D.n - 1) // 2)  # 0.29 · 100 is below 29
-        step, weights = middle_means(D, b)
-        status = f"mean of every coordinate but {b} values at either end"
+        f = faulty_count(self.f, round_, (D.n - 1) // 2)
+        step, weights = middle_means(D, f)
+        status = f"mean of every coordinate but {f} values at either end"
         return Decision(weights, status, step=step), state

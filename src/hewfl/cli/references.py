@@ -33,6 +33,12 @@ REFERENCES = {
     "Reddi2021": "Reddi et al. Adaptive federated optimization. ICLR 2021",
     "Hsu2019": "Hsu, Qi, Brown. Measuring the effects of non-identical data "
     "distribution for federated visual classification. arXiv:1909.06335",
+    "Karimireddy2022": "Karimireddy, He, Jaggi. Byzantine-robust learning on "
+    "heterogeneous datasets via bucketing. ICLR 2022",
+    "Allouah2023": "Allouah et al. Fixing by mixing: a recipe for optimal Byzantine ML "
+    "under heterogeneity. AISTATS 2023",
+    "Allouah2024": "Allouah et al. Adaptive gradient clipping for robust federated "
+    "learning. arXiv:2405.14432",
     "Karimireddy2021": "Karimireddy et al. Learning from history for Byzantine robust "
     "optimization. arXiv:2012.10333",
 }
