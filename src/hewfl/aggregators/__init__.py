@@ -31,6 +31,7 @@ from hewfl.aggregators.distance import (
     MultiKrum,
 )
 from hewfl.aggregators.exact import ExactWeights
+from hewfl.aggregators.hostile import AngleMix, RootWeights
 from hewfl.aggregators.min_norm import FedAWARE, FedMGDAPlus
 from hewfl.aggregators.oracle import Oracle
 from hewfl.aggregators.preaggregation import (
@@ -59,6 +60,7 @@ _MAKERS: dict[str, tuple[Callable[..., Aggregator], dict[str, Any]]] = {
     "agreement": (Agreement, {}),
     "sieve": (Sieve, {}),
     "trust": (Trust, {}),
+    "root-weights": (RootWeights, {}),
     "disagreement": (Disagreement, {}),
     "geometric-median": (GeometricMedian, {}),
     "coordinate-median": (CoordinateMedian, {}),
@@ -80,6 +82,7 @@ PREAGGREGATIONS: Mapping[str, type[PreAggregation]] = MappingProxyType(
         "nnm": NNM,
         "bucketing": Bucketing,
         "softmix": SoftMix,
+        "angle-mix": AngleMix,
         "worker-momentum": WorkerMomentum,
     }
 )
@@ -249,10 +252,10 @@ def find_maker(name: object) -> tuple[Any, dict[str, Any]]:
 
 
 __all__ = [
-    "ARC", "NAMES", "NNM", "PREAGGREGATIONS", "Aggregator", "Agreement", "Bucketing",
-    "CenteredClipping", "Clip", "CoordinateMedian", "Disagreement", "ExactWeights",
-    "FedAWARE", "FedAdp", "FedExP", "FedMGDAPlus", "GeometricMedian", "Krum", "Mean",
-    "MultiKrum", "NormalizedMean", "Oracle", "Pipeline", "PowerWeights",
-    "PreAggregation", "QFedAvg", "Sieve", "SoftMix", "TrimmedMean", "Trust",
-    "WorkerMomentum", "make",
+    "ARC", "NAMES", "NNM", "PREAGGREGATIONS", "Aggregator", "Agreement", "AngleMix",
+    "Bucketing", "CenteredClipping", "Clip", "CoordinateMedian", "Disagreement",
+    "ExactWeights", "FedAWARE", "FedAdp", "FedExP", "FedMGDAPlus", "GeometricMedian",
+    "Krum", "Mean", "MultiKrum", "NormalizedMean", "Oracle", "Pipeline", "PowerWeights",
+    "PreAggregation", "QFedAvg", "RootWeights", "Sieve", "SoftMix", "TrimmedMean",
+    "Trust", "WorkerMomentum", "make",
 ]  # fmt: skip
