@@ -39,6 +39,7 @@ from hewfl.federation import (
     Scenario,
     TimedSteps,
 )
+from hewfl.federation.adversary import AttackView
 from hewfl.federation.attacks import (
     ConstantUpdates,
     FlippedLabels,
@@ -48,6 +49,17 @@ from hewfl.federation.attacks import (
     RandomUpdates,
     ScaledUpdates,
     StaleUpdates,
+)
+from hewfl.federation.omniscient import (
+    ALIE,
+    IPM,
+    Alternating,
+    Drift,
+    Gaussian,
+    Mimic,
+    MinMax,
+    MinSum,
+    Sleeper,
 )
 from hewfl.methods.method import LocalSGD, Method
 from hewfl.methods.presets import (
@@ -73,18 +85,20 @@ from hewfl.solver.threshold import threshold_weights
 from hewfl.version import __version__
 
 __all__ = [
-    "Aggregator", "Algorithm", "ChoiceSteps", "ClientProfile", "Cohort",
-    "ConstantUpdates", "ControlSolution", "DataError", "Decision", "Demands",
-    "Displacements", "Entry", "EpochSteps", "ExactWeights", "FedAdagrad",
-    "FedAdam", "FedAvg", "FedAvgM", "FedNova", "FedProx", "FedYogi", "Federation",
-    "FixedSteps", "FlippedLabels", "FullParticipation", "GrowingNoise",
-    "HewControl", "HewError", "HewFixed", "HewHet", "HewHom", "HiddenBatches",
-    "History", "InvalidInputError", "LocalPlan", "LocalSGD", "Method", "MinibatchSGD",
-    "MissingExtraError", "OnlineCurvature", "Pipeline", "PoissonSteps",
-    "ProblemBounds", "Products", "RandomLabels", "RandomParticipation",
-    "RandomUpdates", "RotatingParticipation", "Round", "RuleError",
-    "SampledParticipation", "Scaffold", "ScaledUpdates", "Scenario", "ServerStep",
-    "SimplexSolution", "SolverError", "StaleUpdates", "StepWeighted", "TimedSteps",
+    "ALIE", "IPM", "Aggregator", "Algorithm", "Alternating", "AttackView",
+    "ChoiceSteps", "ClientProfile", "Cohort", "ConstantUpdates",
+    "ControlSolution", "DataError", "Decision", "Demands", "Displacements",
+    "Drift", "Entry", "EpochSteps", "ExactWeights", "FedAdagrad", "FedAdam",
+    "FedAvg", "FedAvgM", "FedNova", "FedProx", "FedYogi", "Federation",
+    "FixedSteps", "FlippedLabels", "FullParticipation", "Gaussian",
+    "GrowingNoise", "HewControl", "HewError", "HewFixed", "HewHet", "HewHom",
+    "HiddenBatches", "History", "InvalidInputError", "LocalPlan", "LocalSGD",
+    "Method", "Mimic", "MinMax", "MinSum", "MinibatchSGD", "MissingExtraError",
+    "OnlineCurvature", "Pipeline", "PoissonSteps", "ProblemBounds", "Products",
+    "RandomLabels", "RandomParticipation", "RandomUpdates",
+    "RotatingParticipation", "Round", "RuleError", "SampledParticipation",
+    "Scaffold", "ScaledUpdates", "Scenario", "ServerStep", "SimplexSolution",
+    "Sleeper", "SolverError", "StaleUpdates", "StepWeighted", "TimedSteps",
     "Trace", "Traffic", "UniformLocalSGD", "UpperState", "__version__", "combine",
     "data_gap", "post_local_weights", "predictive_control", "simulate",
     "solve_simplex_qp", "threshold_weights",

@@ -136,7 +136,7 @@ class _Basis:
         slopes: PerClient,
         along: float,
         curvature: float,
-    ) -> tuple[Float64[Array, "m m"], PerClient, float]:
+    ) -> tuple[Float64[Array, "m m"], Float64[Array, " m"], float]:
         """G, q and offset of AΔ for any A."""
         n = len(self.gram)
         E = np.empty((n + 1, n + 1))

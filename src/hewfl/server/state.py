@@ -109,6 +109,8 @@ class ServerState:
         last_sent: the last vectors of stale clients in a simulated scenario, one row
             each, and below them, where mean gradients are sent too, those with the
             opposite sign. No algorithm sees it.
+        attack_memory: of each attack of a simulated scenario, None where it has none.
+            No algorithm sees it.
     """
 
     anchor: Float64[Array, " d"]
@@ -121,6 +123,7 @@ class ServerState:
     average: Average | None = None
     scale: float | None = None
     last_sent: Float64[Array, "k d"] | None = None
+    attack_memory: tuple[Any, ...] = ()
 
     @property
     def stopped(self) -> bool:

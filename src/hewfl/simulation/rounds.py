@@ -36,6 +36,12 @@ from hewfl.core.validation import Array
 from hewfl.displacements.dense import DenseDisplacements
 from hewfl.errors import HewError, RuleError
 from hewfl.federation import Federation
+from hewfl.federation.adversary import (
+    AttackView,
+    Remembering,
+    checked_rows,
+    deciding,
+)
 from hewfl.federation.participation import FullParticipation
 from hewfl.federation.scenario import FaultAssignment
 from hewfl.problems.array_operations import two_means
@@ -46,6 +52,7 @@ from hewfl.server.line_search import LossesAlongStep, add_line_search_traffic
 from hewfl.server.state import (
     Entry,
     ServerState,
+    checked_decision,
     checked_plan,
     finite_rows,
     rule_errors,
@@ -70,6 +77,7 @@ class Step:
         decision: the algorithm's decision.
         move: x_{t+1} − x_t, server step included.
         problem: what is optimised.
+        faulty: the faulty clients of the run. Certificates assume that there are none.
     """
 
     round_number: int
@@ -80,6 +88,7 @@ class Step:
     decision: Decision
     move: Float64[Array, " d"]
     problem: Problem
+    faulty: tuple[int, ...] = ()
 
 
 Observer = Callable[[Step], Mapping[str, float]]
@@ -282,7 +291,7 @@ def run_clients(
         )
     losses = _client_losses(setting, branches, anchors, cohort)
     rows = zip(branches, displacements, losses, gradients, strict=True)
-    return (_arrive(*row, cohort) for row in rows)
+    return (_arrive(setting, *row, cohort) for row in rows)
 
 
 def _corrupt(
@@ -332,29 +341,100 @@ def _client_losses(
 
 
 def _arrive(
+    setting: Setting,
     branch: _Branch,
     displacements: Float[Array, "s d"],
     losses: Float64[Array, " s"] | None,
     gradients: Float[Array, "s d"] | None,
     cohort: Cohort,
 ) -> _Branch:
-    """The round of the clients whose vectors are finite."""
-    plan = branch.plan
-    finite = finite_rows(displacements)
-    if gradients is not None:
-        finite &= finite_rows(gradients)
-    if not finite.all():
-        members = np.flatnonzero(finite)
-        cohort, plan = cohort.only(members), plan.only(members)
-        displacements = displacements[members]
-        losses = None if losses is None else losses[members]
-        gradients = None if gradients is None else gradients[members]
-    rows = DenseDisplacements(displacements, np, *displacements.shape)
-    means = None
-    if gradients is not None:
-        means = DenseDisplacements(gradients, np, *gradients.shape)
-    anchor = branch.state.anchor
-    return replace(branch, round_=Round(anchor, rows, cohort, plan, losses, means))
+    """The round of the clients whose vectors are finite, after the attacks."""
+    means = None if gradients is None else _dense(gradients)
+    anchor, rows = branch.state.anchor, _dense(displacements)
+    round_ = Round(anchor, rows, cohort, branch.plan, losses, means)
+    branch = replace(branch, round_=_finite_round(round_))
+    for k in range(len(setting.faults.attacks)):
+        branch = _attack(setting, branch, k)
+    return branch
+
+
+def _dense(rows: Float[Array, "s d"]) -> DenseDisplacements:
+    return DenseDisplacements(rows, np, *rows.shape)
+
+
+def _finite_round(round_: Round) -> Round:
+    """The part of a round whose displacements and mean gradients are finite."""
+    rows, means = np.asarray(round_.displacements), round_.gradients
+    finite = finite_rows(rows)
+    if means is not None:
+        finite &= finite_rows(np.asarray(means))
+    if finite.all():
+        return round_
+    members = np.flatnonzero(finite)
+    losses = round_.losses
+    return Round(
+        round_.anchor,
+        _dense(rows[members]),
+        round_.cohort.only(members),
+        round_.plan.only(members),
+        None if losses is None else losses[members],
+        None if means is None else _dense(np.asarray(means)[members]),
+    )
+
+
+def _attack(setting: Setting, branch: _Branch, k: int) -> _Branch:
+    """The round after the k-th attack, and the memory of the attack in the state.
+
+    A mean gradient of an attacker is what its displacement shows under plain SGD.
+    """
+    faults, entry, round_ = setting.faults, branch.entry, branch.round_
+    assert round_ is not None
+    clients, faulty = round_.cohort.clients, np.array(sorted(faults.faulty))
+    index, attack, members = faults.attacks[k]
+    places = np.flatnonzero(np.isin(clients, members))
+    honest = np.flatnonzero(~np.isin(clients, faulty))
+    if len(places) == 0:
+        return branch
+    when = f"round {round_.cohort.round + 1}, asked by an attack"
+
+    def decide(asked: Round, state: Any) -> Decision | None:
+        with rule_errors(entry, when):
+            try:
+                return checked_decision(entry.algorithm, asked, state)[0]
+            except RuleError:
+                raise
+            except HewError:
+                return None
+
+    memory = branch.state.attack_memory
+    view = AttackView(
+        round_,
+        honest if len(honest) else places,
+        places,
+        entry.algorithm,
+        branch.state.algorithm,
+        deciding(decide, branch.state.algorithm),
+        setting.seed,
+        index,
+        memory[k],
+    )
+    sent = checked_rows(attack, view)
+    rows = np.array(round_.displacements)
+    rows[places] = sent
+    means = round_.gradients
+    if means is not None:
+        gradients = np.array(means)
+        gradients[places] = -sent / round_.total_step[places, None]
+        means = _dense(gradients)
+    if isinstance(attack, Remembering):
+        memory = (*memory[:k], attack.remember(view), *memory[k + 1 :])
+    return replace(
+        branch,
+        state=replace(branch.state, attack_memory=memory),
+        round_=_finite_round(
+            replace(round_, displacements=_dense(rows), gradients=means)
+        ),
+    )
 
 
 # ------------------ the server
@@ -384,6 +464,7 @@ def finish_entry(
             losses_along=_losses_along(setting, round_, entry),
             with_move=len(observers) > 0,
             strict=True,
+            void="some clients are faulty" if setting.faults.faulty else "",
         )
     if outcome.decision is None:
         is_finite = outcome.kind != "diverged"
@@ -403,6 +484,7 @@ def finish_entry(
                 outcome.decision,
                 outcome.move,
                 setting.problem,
+                tuple(sorted(setting.faults.faulty)),
             )
         )
     return EntryRound(
