@@ -285,6 +285,7 @@ def run_clients(
         gradients = [means.get(k) for k in range(len(plans))]
     else:
         displacements = run_branches(problem, start, true, plans, draws)
+    branches, displacements = _add_momentum(setting, branches, displacements, cohort)
     if faults.corrupts:
         branches, displacements, gradients = _corrupt(
             faults, branches, displacements, gradients, cohort
@@ -292,6 +293,34 @@ def run_clients(
     losses = _client_losses(setting, branches, anchors, cohort)
     rows = zip(branches, displacements, losses, gradients, strict=True)
     return (_arrive(setting, *row, cohort) for row in rows)
+
+
+def _add_momentum(
+    setting: Setting,
+    branches: Sequence[_Branch],
+    displacements: Float[Array, "entries s d"],
+    cohort: Cohort,
+) -> tuple[Sequence[_Branch], Float[Array, "entries s d"]]:
+    """m_i ← βm_i + (1 − β)Δ_i for the entries with worker momentum; m_i is sent.
+
+    A client whose displacement is not finite keeps its m_i, and sends what it has.
+    """
+    betas = [setting.demands[branch.index].worker_momentum for branch in branches]
+    if not any(betas):
+        return branches, displacements
+    after, sent = list(branches), displacements.copy()
+    for k, (branch, beta) in enumerate(zip(branches, betas, strict=True)):
+        momentum = branch.state.worker_momentum
+        if momentum is None:
+            continue
+        finite = finite_rows(displacements[k])
+        clients, momentum = cohort.clients[finite], momentum.copy()
+        rows = displacements[k, finite]
+        momentum[clients] = beta * momentum[clients] + (1 - beta) * rows
+        sent[k, finite] = momentum[clients]
+        state = replace(branch.state, worker_momentum=momentum)
+        after[k] = replace(branch, state=state)
+    return after, sent
 
 
 def _corrupt(
