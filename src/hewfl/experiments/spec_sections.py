@@ -81,6 +81,16 @@ FAULTS = _by_name(
     *(ConstantUpdates, StaleUpdates, GrowingNoise),
     *(ALIE, IPM, Mimic, MinMax, MinSum, Gaussian, Drift, Sleeper, Alternating),
 )
+LITERATURE = {
+    "labelflipping": "FlippedLabels",
+    "signflipping": "ScaledUpdates with factor = -1.0",
+    "scaling": "ScaledUpdates",
+    "alittleisenough": "ALIE",
+    "innerproductmanipulation": "IPM",
+    "fallofempires": "IPM",
+    "noise": "Gaussian, or RandomUpdates",
+}
+"""Names of faults and attacks in the literature, and ours."""
 MODELS = ("softmax", "medium_cnn", "classifier_head")
 PARTITIONS = (*KINDS, "pool", "nodes")
 LARGEST = 2**31 - 1
@@ -394,7 +404,11 @@ def _fault(given: Any, where: str) -> Any:
         raise invalid(where, "a table", repr(given))
     kind = given.get("kind")
     if kind not in tuple(FAULTS):
-        raise invalid(f"{where}.kind", one_of(tuple(FAULTS), kind), repr(kind))
+        word = "".join(c for c in str(kind).lower() if c.isalpha())
+        ours = {name.lower(): name for name in FAULTS} | LITERATURE
+        hint = f" (did you mean {ours[word]}?)" if word in ours else ""
+        rule = one_of(tuple(FAULTS), "" if hint else kind)
+        raise invalid(f"{where}.kind", rule, repr(kind) + hint)
     fields = _law_fields(given, where)
     if "base" in fields:
         fields["base"] = _fault(fields["base"], f"{where}.base")
