@@ -52,6 +52,7 @@ from hewfl.core.round import Cohort, LocalPlan, Round
 from hewfl.displacements.dense import as_dense
 from hewfl.federation.adversary import deciding
 from hewfl.federation.omniscient import search_strength
+from hewfl.problems import Training, torch_from_arrays
 from hewfl.simulation.audit import control_audit
 from hewfl.simulation.rounds import Step
 from tests.simulation.toy import least_squares
@@ -522,3 +523,33 @@ def test_bad_input_is_refused() -> None:
 
     with pytest.raises(InvalidInputError, match=r"of shape \(3, 5\); got \(3, 4\)"):
         received(Short(0.34))
+
+
+@pytest.mark.torch
+def test_mean_gradients_of_attackers_fit_what_they_send() -> None:
+    """Under AdamW gradients are sent, too: −Δ_i/(η_iH_i) of what is sent."""
+    torch = pytest.importorskip("torch")
+    rng = np.random.default_rng(1)
+    X, y = rng.standard_normal((54, 3)), rng.integers(4, size=54)
+    problem = torch_from_arrays(
+        torch.nn.Linear(3, 4), X, y, list(np.arange(54).reshape(9, 6)),
+        training=Training(optimiser="adamw"),
+    )  # fmt: skip
+    observed: list[Round] = []
+
+    def observe(step: Step) -> dict[str, float]:
+        observed.append(step.round)
+        return {}
+
+    fed = Federation(FixedSteps(2), 4, scenario=Scenario((IPM(0.34, 1.0),)))
+    trace = simulate(
+        problem, fed, [HewHet(5.0, 1.0)], rounds=2, seed=0, observers=[observe]
+    )
+    bad = list(trace.attackers)
+    for round_ in observed:
+        assert round_.gradients is not None
+        sent = round_.displacements.matrix()
+        shown = -sent / round_.total_step[:, None]
+        gradients = round_.gradients.matrix()
+        np.testing.assert_allclose(gradients[bad], shown[bad], rtol=1e-5)
+        assert not np.allclose(gradients, shown)  # the others' are no plain SGD
