@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hewfl import Cohort, InvalidInputError, RandomLabels, Scenario
+from hewfl import ALIE, IPM, Cohort, InvalidInputError, RandomLabels, Scenario, Sleeper
 from hewfl.errors import DataError
 from hewfl.experiments.build_problem import build_federation
 from hewfl.experiments.method_spec import MethodSpec, method_from_table
@@ -357,6 +357,13 @@ def test_scenarios_are_read_with_their_faults() -> None:
     assert build_federation(spec).scenario == Scenario((RandomLabels(0.25),))
     again = spec_from_table(tomllib.loads(write_spec(spec)))
     assert again.digest == spec.digest
+    sleeper = {"kind": "Sleeper", "rounds": 3, "base": {"kind": "IPM", "share": 0.25}}
+    given["clients"]["scenario"]["faults"] = [sleeper, {"kind": "ALIE", "share": 0.1}]
+    attacked = spec_from_table(given)
+    expected = Scenario((Sleeper(IPM(0.25), 3), ALIE(0.1)))
+    assert build_federation(attacked).scenario == expected
+    again = spec_from_table(tomllib.loads(write_spec(attacked)))
+    assert again.digest == attacked.digest
     plain = spec_from_table(table())
     assert "scenario" not in spec_table(plain)["clients"]  # folders keep their names
     assert plain.digest != spec.digest
@@ -371,6 +378,19 @@ def test_scenarios_are_read_with_their_faults() -> None:
         (
             {"faults": [{"kind": "Lazy"}]},
             r"`clients.scenario.faults\[0\].kind` must be one",
+        ),
+        (
+            {"faults": [{"kind": "sign-flipping", "share": 0.2}]},
+            "did you mean ScaledUpdates with factor = -1.0",
+        ),
+        ({"faults": [{"kind": "alie", "share": 0.2}]}, "did you mean ALIE"),
+        (
+            {"faults": [{"kind": "Sleeper", "base": {"kind": "Lazy"}}]},
+            r"`clients.scenario.faults\[0\].base.kind` must be one",
+        ),
+        (
+            {"faults": [{"kind": "Sleeper", "base": {"kind": "IPM", "share": 2}}]},
+            "from 0 to below 1; got 2",
         ),
         (
             {"faults": [{"kind": "RandomLabels", "share": 2}]},

@@ -93,6 +93,7 @@ def finish_round(  # noqa: PLR0913 - six are switches
     with_move: bool = False,
     whole_state: bool = False,
     strict: bool = False,
+    void: str = "",
 ) -> Outcome:
     """Decide, and step.
 
@@ -107,6 +108,7 @@ def finish_round(  # noqa: PLR0913 - six are switches
         whole_state: whether to check the algorithm's next state for NaN.
         strict: whether a broken contract is an error, as in a simulation, and not a
             refused round, as in a job that should continue.
+        void: why no certificate holds in this round, if none does.
 
     Raises:
         RuleError: only if `strict`: naming entry, round and rule.
@@ -147,7 +149,7 @@ def finish_round(  # noqa: PLR0913 - six are switches
     if search is not None and state.scale is not None:
         new = replace(new, scale=state.scale * search.step_size_factor)
         observed = search.observations(state.scale)
-    status = _status(decision, server_step)
+    status = _status(decision, server_step, void)
     return Outcome(new, "ok", status, decision, move, terms, observed)
 
 
@@ -171,13 +173,15 @@ def _search(
     return fit_line_search(server_step, decision.weights, losses)
 
 
-def _status(decision: Decision, server_step: ServerStep) -> str:
+def _status(decision: Decision, server_step: ServerStep, void: str) -> str:
     """The status, with the certificate where it is about the step taken."""
     if not decision.certificate:
         return decision.status
     certificate = decision.certificate
     if not server_step.is_plain:
         certificate = "no certificate: it is not about this server step"
+    if void:
+        certificate = f"no certificate: {void}"
     return f"{decision.status}; {certificate}"
 
 
