@@ -20,9 +20,9 @@ from hewfl.aggregators.distance import (
 )
 from hewfl.aggregators.preaggregation import PreAggregation, median_length
 from hewfl.core.algorithm import Need
-from hewfl.core.array_types import Float64
+from hewfl.core.array_types import Float64, Int64
 from hewfl.core.round import Decision, Round
-from hewfl.core.validation import Array, BelowOne, PerClient, invalid
+from hewfl.core.validation import Array, BelowOne, Ints, PerClient, invalid
 from hewfl.solver.simplex import solve_simplex_qp
 
 SMOOTHING, STEPS = 1e-6, 200
@@ -236,7 +236,12 @@ def mixed_median(gram: Float64[Array, "n n"], shares: PerClient) -> PerClient:
     return np.asarray(c @ M / c.sum())
 
 
-def _after(sums: PerClient, clients: Any, memory: float, new: PerClient) -> PerClient:
+def _after(
+    sums: PerClient,
+    clients: Int64[Ints, " s"],
+    memory: float,
+    new: Float64[Array, " s"],
+) -> PerClient:
     """β times the sums of some clients, and this round's terms."""
     changed = sums.copy()
     changed[clients] = memory * sums[clients] + new

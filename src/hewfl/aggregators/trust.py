@@ -52,7 +52,7 @@ class Trust(Aggregator):
         e_i ← b e_i + (1 − b) a_i,      b = min(β, k_i/(k_i + 1)),   k_i rounds before
         l_i = log(e_i / median_j e_j),     c = exp(κ median_j |l_j|)
         u_i = √(H_i/e_i) · min(1, c · median_j e_j / e_i)³
-        w_i ∝ min{u_i, median_j u_j}
+        w_i ∝ min{u_i, median_j u_j}      the lower median, of an even number
 
     For careless clients: random labels, small batches, sensors that fail. Hostile ones
     that know the rule stay near the centre; use "angle-mix+geometric-median", or
@@ -110,7 +110,7 @@ class Trust(Aggregator):
         e = np.maximum(e, NEAREST * middle) / middle if middle > 0 else np.ones(len(e))
         usual = np.exp(self.threshold * float(np.median(np.abs(np.log(e)))))
         weights = np.sqrt(H / e) * np.minimum(1.0, usual / e) ** 3
-        weights = np.minimum(weights, np.median(weights))
+        weights = np.minimum(weights, np.sort(weights)[(len(e) - 1) // 2])
         doubted = int((e > usual).sum())
         status = f"trust in {len(e) - doubted} of {len(e)}"
         return Decision(weights / weights.sum(), status), state

@@ -295,7 +295,7 @@ def run_clients(
     losses = _client_losses(setting, branches, anchors, cohort)
     roots = _root_gradients(setting, branches, start)
     rows = zip(branches, displacements, losses, gradients, roots, strict=True)
-    return (_arrive(setting, *row, cohort) for row in rows)
+    return (_arrive(setting, branch, cohort, *row) for branch, *row in rows)
 
 
 def _add_momentum(
@@ -388,14 +388,14 @@ def _root_gradients(
     return [rows.get(k) for k in range(len(branches))]
 
 
-def _arrive(
+def _arrive(  # noqa: PLR0913, PLR0917 - the parts of a round
     setting: Setting,
     branch: _Branch,
+    cohort: Cohort,
     displacements: Float[Array, "s d"],
     losses: Float64[Array, " s"] | None,
     gradients: Float[Array, "s d"] | None,
     root: Float64[Array, " d"] | None,
-    cohort: Cohort,
 ) -> _Branch:
     """The round of the clients whose vectors are finite, after the attacks."""
     means = None if gradients is None else _dense(gradients)
