@@ -8,7 +8,14 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from tests.torch.pool import Pool
-from tests.torch.scenarios import Quadratic, descend, flat, quadratic
+from tests.torch.scenarios import (
+    TRUSTED,
+    Quadratic,
+    descend,
+    flat,
+    quadratic,
+    root_loss,
+)
 
 from hewfl import InvalidInputError
 from hewfl.aggregators import ExactWeights
@@ -17,8 +24,6 @@ from hewfl.torch import HewLocalSGD, RankError, SyncOptions
 Array = NDArray[np.float64]
 pytestmark = pytest.mark.torch
 RATE, RULE = 0.01, ExactWeights("root", kappa=3.0)
-TRUSTED = 9
-"""The data of the root: those of no rank."""
 
 
 @final
@@ -41,12 +46,10 @@ def make(rank: int, gram: Any) -> tuple[Any, Any, HewLocalSGD]:
 
 def play(rank: int, _: int, gram: str) -> RankRecord:
     module, optimizer, local = make(rank, gram)
-    A, b = map(torch.tensor, quadratic(TRUSTED))
 
     def root() -> torch.Tensor:
         assert rank == 0
-        y = torch.cat([part.reshape(-1) for part in module.parts])
-        return 0.5 * ((A @ y - b) ** 2).sum()
+        return root_loss(module)
 
     local.set_root(root)
     record = RankRecord(flat(module), [], [], [])
