@@ -54,7 +54,7 @@ class Case:
 
 
 AVERAGING_NOT = {"normalized-mean", "fedmgda", "fedaware", "fedexp", "qfedavg", "sieve"}
-AVERAGING_NOT |= {"centered-clipping"}
+AVERAGING_NOT |= {"centered-clipping", "signguard", "fltrust"}
 """Aggregators whose weights need not sum to one."""
 
 
@@ -361,8 +361,10 @@ def test_a_call_on_arrays_decides_as_in_a_round(
             called,
             sizes=cohort.data_sizes[order],
             steps=cohort.horizons[order],
+            step_sizes=round_.plan.step_sizes[order],
             clients=order,
             losses=losses,
+            root=round_.root,
         )
         np.testing.assert_allclose(
             answer.weights, decision.weights[order], atol=WEIGHTS
@@ -379,9 +381,10 @@ def test_a_call_leaves_out_what_is_not_finite(
     moved = rng.standard_normal((N, D))
     spoilt = np.insert(moved, 2, np.nan, axis=0)
     losses = np.arange(1.0, N + 2)
-    answer, _ = rule(spoilt, losses=losses, clients=np.arange(N + 1))
+    root = np.ones(D)
+    answer, _ = rule(spoilt, losses=losses, clients=np.arange(N + 1), root=root)
     keep = np.delete(np.arange(N + 1), 2)
-    other, _ = rule(moved, losses=losses[keep], clients=keep)
+    other, _ = rule(moved, losses=losses[keep], clients=keep, root=root)
     assert answer.weights[2] == 0
     assert "not finite" in answer.status
     np.testing.assert_allclose(answer.step, other.step, atol=1e-12)
