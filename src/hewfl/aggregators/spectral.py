@@ -79,11 +79,12 @@ class CAF(Aggregator):
 
         c = 1;  as long as Σ c_i > n − 2f:
             μ = Σ c_iΔ_i/Σ c_i,   λ, v = top eigenpair of their weighted covariance
-            τ_i = ⟨Δ_i − μ, v⟩²,   c_i ← c_i (1 − τ_i/max_j τ_j)
+            τ_i = ⟨Δ_i − μ, v⟩²,   c_i ← c_i (1 − τ_i/max{τ_j: c_j > 0})
         step = the μ of the least λ
 
-    Every pass sets at least one weight to zero. Eigenpairs are exact, from the products
-    of the updates.
+    Every pass sets at least one weight to zero. (ByzFL takes the maximum over all j: a
+    far client then slows the filter down even after it has lost its weight.) Eigenpairs
+    are exact, from the products of the updates.
 
     Attributes:
         f: faulty clients, a count or a fraction below ½ of those present.
