@@ -283,13 +283,18 @@ class FLTrust(Aggregator):
         lengths, exponent = lengths_of(D)
         inverse = _inverse(lengths)  # of lengths times 2^−exponent
         length = float(np.sqrt(D.dot(g, g)))
-        along = -np.ldexp(D.inner(g), -exponent) * inverse
-        scores = np.maximum(along, 0.0) / length if length > 0 else np.zeros(D.n)
+        rho = self.total or float(np.median(round_.total_step))
+        with np.errstate(over="ignore"):
+            factors = np.ldexp(rho * length * inverse, -exponent)
+        if not 0 < length < np.inf:
+            return Decision(np.zeros(D.n), "the root gives no direction"), state
+        along = -np.ldexp(D.inner(g), -exponent) * inverse / length
+        # a client that no number makes as long as the root counts as one at rest
+        scores = np.maximum(along, 0.0) * np.isfinite(factors)
         total = float(scores.sum())
         if total == 0:
             return Decision(np.zeros(D.n), "no client agrees with the root"), state
-        rho = self.total or float(np.median(round_.total_step))
-        factors = np.ldexp(rho * length * inverse, -exponent)
+        factors = np.where(scores > 0, factors, 0.0)
         status = f"{int((scores > 0).sum())} of {D.n} clients agree with the root"
         return Decision(scores / total * factors, status), state
 
