@@ -15,10 +15,10 @@ from hewfl.aggregators.distance import (
     sq_distances,
 )
 from hewfl.core.algorithm import Need
-from hewfl.core.array_types import Float, Float64, Int64
+from hewfl.core.array_types import Bool, Float, Float64, Int64
 from hewfl.core.displacements import Displacements, StoredBlocks
 from hewfl.core.round import Decision, Round
-from hewfl.core.validation import Array, Faulty, Ints, PerClient
+from hewfl.core.validation import Array, Faulty, Ints, Mask, PerClient
 
 NETWORK = 32
 """Up to so many clients a sorting network takes about half the time of `np.sort`."""
@@ -135,20 +135,26 @@ def _shares(
     kept: Float[Array, "m k"],
 ) -> PerClient:
     """In how many columns in which clients differ each is among the kept values."""
-    low, high = kept[0], kept[-1]
-    inside = (block >= low) & (block <= high)
-    counts = np.count_nonzero(inside, axis=1).astype(np.float64)
-    if counts.sum() == kept.size and (ordered[0] < ordered[-1]).all():
-        return np.asarray(counts)  # no value that was left out ties with one kept
-    differ = ordered[0] < ordered[-1]
-    block, kept = block[:, differ], kept[:, differ]
-    low, high = kept[0], kept[-1]
-    counts = ((block > low) & (block < high)).sum(axis=1).astype(np.float64)
+    low, high, differ = kept[0], kept[-1], ordered[0] < ordered[-1]
+    counts = _per_row((block >= low) & (block <= high))
+    if counts.sum() == kept.size and differ.all():
+        return counts  # no value that was left out ties with one kept
+    if not differ.all():
+        block, kept = block[:, differ], kept[:, differ]
+        low, high = kept[0], kept[-1]
+    counts = _per_row((block > low) & (block < high))
     for end, is_counted in ((low, low <= high), (high, low < high)):
-        ties = block == end  # of which some may have been left out: they share
-        share = (kept == end).sum(axis=0) / np.maximum(ties.sum(axis=0), 1)
-        counts += ties @ (share * is_counted)
+        # of those that tie some may have been left out: they share. By BLAS.
+        ties = (block == end).astype(np.float64)
+        places = np.ones(len(kept)) @ (kept == end).astype(np.float64)
+        shared = np.maximum(np.ones(len(block)) @ ties, 1)
+        counts += ties @ (places / shared * is_counted)
     return np.asarray(counts)
+
+
+def _per_row(mask: Bool[Mask, "n k"]) -> PerClient:
+    """How many are true in each row; one by one they are counted fastest."""
+    return np.array([np.count_nonzero(row) for row in mask], dtype=np.float64)
 
 
 def sum_over_ranks(
