@@ -32,7 +32,7 @@ ROUNDING = 1e-6  # of single precision
 QUIET: dict[str, Any] = {"fraction_evaluate": 0.0}
 WITHOUT_STEPS = [
     name
-    for name in NAMES
+    for name in (*NAMES, "clip+nnm+geometric-median", "arc+nnm+trimmed-mean")
     if name not in ("oracle", "qfedavg")
     and not make(name).needs & {"steps", "step_sizes", "losses", "clients", "root"}
 ]

@@ -22,7 +22,13 @@ from hewfl.aggregators.averaging import (
     PowerWeights,
     QFedAvg,
 )
-from hewfl.aggregators.coordinatewise import CoordinateMedian, TrimmedMean
+from hewfl.aggregators.coordinatewise import (
+    Bulyan,
+    CoordinateMedian,
+    Meamed,
+    TrimmedMean,
+)
+from hewfl.aggregators.diameter import MDA
 from hewfl.aggregators.distance import (
     CenteredClipping,
     Disagreement,
@@ -44,7 +50,14 @@ from hewfl.aggregators.preaggregation import (
     SoftMix,
     WorkerMomentum,
 )
-from hewfl.aggregators.similarity import Agreement, FedAdp, Sieve
+from hewfl.aggregators.similarity import (
+    Agreement,
+    FedAdp,
+    FLTrust,
+    Sieve,
+    SignGuard,
+)
+from hewfl.aggregators.spectral import CAF, DnC
 from hewfl.aggregators.trust import Trust
 from hewfl.core.plugins import parameters_of
 from hewfl.core.validation import format_value, invalid
@@ -67,6 +80,13 @@ _MAKERS: dict[str, tuple[Callable[..., Aggregator], dict[str, Any]]] = {
     "trimmed-mean": (TrimmedMean, {}),
     "krum": (Krum, {}),
     "multi-krum": (MultiKrum, {}),
+    "meamed": (Meamed, {}),
+    "bulyan": (Bulyan, {}),
+    "mda": (MDA, {}),
+    "caf": (CAF, {}),
+    "dnc": (DnC, {}),
+    "signguard": (SignGuard, {}),
+    "fltrust": (FLTrust, {}),
     "centered-clipping": (CenteredClipping, {}),
     "fedadp": (FedAdp, {}),
     "fedaware": (FedAWARE, {}),
@@ -252,10 +272,11 @@ def find_maker(name: object) -> tuple[Any, dict[str, Any]]:
 
 
 __all__ = [
-    "ARC", "NAMES", "NNM", "PREAGGREGATIONS", "Aggregator", "Agreement", "AngleMix",
-    "Bucketing", "CenteredClipping", "Clip", "CoordinateMedian", "Disagreement",
-    "ExactWeights", "FedAWARE", "FedAdp", "FedExP", "FedMGDAPlus", "GeometricMedian",
-    "Krum", "Mean", "MultiKrum", "NormalizedMean", "Oracle", "Pipeline", "PowerWeights",
-    "PreAggregation", "QFedAvg", "RootWeights", "Sieve", "SoftMix", "TrimmedMean",
-    "Trust", "WorkerMomentum", "make",
+    "ARC", "CAF", "MDA", "NAMES", "NNM", "PREAGGREGATIONS", "Aggregator", "Agreement",
+    "AngleMix", "Bucketing", "Bulyan", "CenteredClipping", "Clip", "CoordinateMedian",
+    "Disagreement", "DnC", "ExactWeights", "FLTrust", "FedAWARE", "FedAdp", "FedExP",
+    "FedMGDAPlus", "GeometricMedian", "Krum", "Meamed", "Mean", "MultiKrum",
+    "NormalizedMean", "Oracle", "Pipeline", "PowerWeights", "PreAggregation", "QFedAvg",
+    "RootWeights", "Sieve", "SignGuard", "SoftMix", "TrimmedMean", "Trust",
+    "WorkerMomentum", "make",
 ]  # fmt: skip

@@ -1,6 +1,6 @@
 """Robust rules that compare distances between updates."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, final
 
 import numpy as np
@@ -9,10 +9,17 @@ from hewfl.aggregators.aggregator import FAULTY, Aggregator, faulty_count
 from hewfl.aggregators.averaging import client_shares, weighting_needs
 from hewfl.core.algorithm import Need
 from hewfl.core.array_types import Float64
-from hewfl.core.displacements import Displacements
+from hewfl.core.displacements import Displacements, Products
 from hewfl.core.round import Decision, Round
 from hewfl.core.validation import Array, Count, Faulty, PerClient, Positive, Share
 from hewfl.displacements.backend import to_host
+
+
+def lengths_of(displacements: Products) -> tuple[PerClient, int]:
+    """‖Δ_i‖ · 2^−e and e: in a unit in which they neither overflow nor vanish."""
+    products = displacements.products()
+    gram = replace(products, exponent=0).uncentred_gram()
+    return np.sqrt(np.diagonal(gram)), products.exponent // 2  # exponents are even
 
 
 def sq_distances(gram: Float64[Array, "n n"]) -> Float64[Array, "n n"]:

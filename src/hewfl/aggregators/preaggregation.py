@@ -15,10 +15,14 @@ from typing import Any, ClassVar, Literal, final
 import numpy as np
 
 from hewfl.aggregators.aggregator import FAULTY, Aggregator, faulty_count
-from hewfl.aggregators.distance import distance_error, lowest, sq_distances
+from hewfl.aggregators.distance import (
+    distance_error,
+    lengths_of,
+    lowest,
+    sq_distances,
+)
 from hewfl.core.algorithm import Informed, Need, Truth
 from hewfl.core.array_types import Float64
-from hewfl.core.displacements import Products
 from hewfl.core.round import Cohort, Decision, LocalPlan, Round
 from hewfl.core.validation import (
     Array,
@@ -93,13 +97,6 @@ class Memory(PreAggregation):
     def recall(self, round_: Round, state: Any) -> tuple[Any, Any]:
         """The vectors that the next part sees, and the state after the round."""
         raise NotImplementedError
-
-
-def lengths_of(displacements: Products) -> tuple[PerClient, int]:
-    """‖Δ_i‖ · 2^−e and e: in a unit in which they neither overflow nor vanish."""
-    products = displacements.products()
-    gram = replace(products, exponent=0).uncentred_gram()
-    return np.sqrt(np.diagonal(gram)), products.exponent // 2  # exponents are even
 
 
 def median_length(lengths: PerClient) -> float:
