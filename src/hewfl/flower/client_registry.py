@@ -113,10 +113,10 @@ class ClientRegistry:
         try:
             if reply.has_error():
                 raise invalid("the node", "one that replies", reply.error)
-            metrics, examples = metrics_and_size(reply.content, EXAMPLES)
+            metrics, _ = metrics_and_size(reply.content, EXAMPLES)
             client = read_count(metrics, PARTITION, least=0, most=self.population - 1)
             sizes = (
-                int(examples),
+                read_count(metrics, EXAMPLES),
                 read_count(metrics, BATCH),
                 read_count(metrics, STEPS),
             )

@@ -9,6 +9,8 @@ A reply is left out, and the reason kept, when it is
                  missing or out of range; a second reply
     not-finite   NaN or infinite entries
     implausible  a displacement far longer than those of the others
+    idle         the model that was sent, unchanged, while other clients moved; or a
+                 weight of zero
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,9 +24,9 @@ from flwr.app import ArrayRecord, Message, Metadata, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from hewfl.core.array_types import Float64
+from hewfl.core.array_types import Float64, Int64
 from hewfl.core.round import Cohort, LocalPlan, Round
-from hewfl.core.validation import Array, invalid
+from hewfl.core.validation import Array, Ints, invalid
 from hewfl.displacements.chunked import ChunkedDisplacements
 from hewfl.displacements.weighted_sum import inner_with_sum
 from hewfl.errors import InvalidInputError
@@ -36,10 +38,15 @@ from hewfl.flower.messages import (
     metrics_and_size,
     read_count,
 )
-from hewfl.flower.plausibility import capped_sizes, implausible_lengths
+from hewfl.flower.plausibility import (
+    cap_shares,
+    implausible_lengths,
+    whole_sizes,
+)
 
 EXCLUSION_KINDS = (
     *("error", "missing", "unknown", "malformed", "not-finite", "implausible"),
+    "idle",
 )
 _MIN_SQ_NORM = 1e-100
 """Squared lengths within this and its inverse; others are left to the Gram matrix."""
@@ -225,6 +232,8 @@ def _read(
         if len(copies) > 1:
             raise invalid("the reply", "one", f"{len(copies)} answers")
         metrics, size = metrics_and_size(content, size_key)
+        if size == 0:
+            return exclude("idle", f'its "{size_key}" is 0')
         records = [r for k, r in content.array_records.items() if k != MEAN_GRADIENT]
         if len(records) != 1:
             raise invalid("the reply", "with one ArrayRecord", len(records))
@@ -256,13 +265,42 @@ def implausible_updates(
     return implausible_lengths(lengths, max_norm_ratio, steps)
 
 
+def idle_updates(updates: Sequence[ClientUpdate]) -> dict[int, str]:
+    """The updates that are zero while others moved, where clients choose their work."""
+    if not any(update.sq_norm > 0 for update in updates):
+        return {}
+    return {
+        k: "it returned the model that was sent"
+        for k, update in enumerate(updates)
+        if update.sq_norm == 0 and update.request.steps is None
+    }
+
+
+def weighting_sizes(
+    updates: Sequence[ClientUpdate], max_share: float | None
+) -> Int64[Ints, " s"]:
+    """What the clients count as: their capped data sizes, or one each.
+
+    Args:
+        updates: of the round.
+        max_share: largest share of a client in the sum; None where all count alike.
+    """
+    if max_share is None:
+        return np.ones(len(updates), dtype=np.int64)
+    sizes = np.array([update.size for update in updates], dtype=np.float64)
+    return whole_sizes(cap_shares(sizes, max_share))
+
+
 def build_cohort(
-    updates: Sequence[ClientUpdate], clients: Sequence[int], n: int, t: int
+    updates: Sequence[ClientUpdate],
+    clients: Sequence[int],
+    n: int,
+    t: int,
+    sizes: Int64[Ints, " s"],
 ) -> Cohort:
     """The clients whose updates are used, of n clients, after t rounds."""
     batches = np.array([u.request.batch_size for u in updates], dtype=np.int64)
     steps = np.array([u.steps for u in updates], dtype=np.int64)
-    sizes = capped_sizes(np.array([u.size for u in updates], dtype=np.float64))
     return Cohort(np.array(clients, dtype=np.int64), steps, batches, sizes, n, t)
 
 

@@ -7,31 +7,35 @@ over in this round. So wrappers for differential privacy, and subclasses that ed
 model, keep working.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
 from hewfl.aggregators import Aggregator
 from hewfl.aggregators.aggregator import grow_state
 from hewfl.core.algorithm import Algorithm, Need
+from hewfl.core.array_types import Int64
 from hewfl.core.round import Cohort
-from hewfl.core.validation import format_value, invalid, positive, whole
+from hewfl.core.validation import Ints, format_value, invalid, positive, whole
 from hewfl.errors import InvalidInputError
 from hewfl.flower import messages as keys
 from hewfl.flower.arrays import layout_of, to_float64, to_record
-from hewfl.flower.messages import log
+from hewfl.flower.messages import log, metrics_and_size
 from hewfl.flower.metrics import (
     drop_unusable,
     finite_numbers,
     round_metrics,
     unicast_communication,
+    with_sizes,
 )
+from hewfl.flower.plausibility import cap_shares
 from hewfl.flower.replies import (
     ClientUpdate,
     Exclusion,
@@ -39,8 +43,10 @@ from hewfl.flower.replies import (
     Request,
     build_cohort,
     build_round,
+    idle_updates,
     implausible_updates,
     read_replies,
+    weighting_sizes,
 )
 from hewfl.flower.saved_run import SavedRun, model_arrays
 from hewfl.flower.secure_aggregation import (
@@ -61,6 +67,8 @@ from hewfl.server.trace import RoundRecord
 
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 OnRound = Callable[[int, Mapping[str, float]], object]
+MAX_SHARE = 0.2
+"""Of one client in the sum of the data sizes: docs/results/flower.md."""
 DEFAULT = "sieve"
 """The least behind the best strategy of a cell: the tables in docs/flower.md."""
 _RENAMED = {
@@ -82,6 +90,10 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
             the clients: they receive `lr` by `train_config` and report `num-steps`.
         server_step: what the server does with the aggregated step: momentum, Adam,
             averages. None: that of the method, if it has one.
+        weighting: whether clients count alike ("equal"), or by the number that
+            `weighted_by_key` names ("size"), where the aggregator weighs by size and in
+            the means of metrics. A size is a claim that the server cannot verify.
+        max_share: largest share of one client in the sum of the sizes, under "size".
         max_norm_ratio: a displacement longer than this times the round's median is left
             out.
         min_replies: with fewer usable replies a round is rejected.
@@ -109,6 +121,8 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         *args: Any,
         aggregator: str | Aggregator | Algorithm[Any] = DEFAULT,
         server_step: ServerStep | None = None,
+        weighting: Literal["equal", "size"] = "size",
+        max_share: float = MAX_SHARE,
         max_norm_ratio: float = 10.0,
         min_replies: int = 1,
         phases: int = 1,
@@ -124,6 +138,12 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
                 old, f"written as `{_RENAMED[old]}`", format_value(fedavg[old])
             )
         super().__init__(*args, **fedavg)
+        if server_step is not None and not isinstance(server_step, ServerStep):
+            rule = "a ServerStep, such as ServerStep(momentum=0.9)"
+            raise invalid("server_step", rule, format_value(server_step))
+        if on_round is not None and not callable(on_round):
+            rule = "a function of the round and its numbers"
+            raise invalid("on_round", rule, format_value(on_round))
         entry = as_entry(as_algorithm(aggregator), "aggregator")
         self.server_step = entry.server_step if server_step is None else server_step
         # averages are of what is handed over after a round, not of what a round gives
@@ -134,9 +154,14 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
             samples = self.server_step.line_search_samples
             raise invalid("server_step.line_search_samples", why, samples)
         self.max_norm_ratio = positive("max_norm_ratio", max_norm_ratio)
+        if weighting not in ("equal", "size"):
+            raise invalid("weighting", '"equal" or "size"', format_value(weighting))
+        if positive("max_share", max_share) > 1:
+            raise invalid("max_share", "above 0 and at most 1", max_share)
+        self.weighting, self.max_share = weighting, max_share
         self.min_replies = whole("min_replies", min_replies, least=1)
         self.phases, self.secure, self.certify = phases, secure, certify
-        self.folder = None if folder is None else Path(folder)
+        self.folder = _as_folder(folder)
         self.seed, self.on_round = whole("seed", seed), on_round
         if phases not in (1, 2) or ((secure or certify) and phases == 1):
             raise invalid("phases", "1, or 2 as `secure` and `certify` need", phases)
@@ -160,6 +185,7 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
 
     def _reset(self) -> None:
         self._clients: dict[int, int] = {}
+        self._capped: set[int] = set()
         self._state: ServerState | None = None
         self._opened: OpenRound | None = None
         self._note, self._measured = dict[str, Any](), dict[str, float]()
@@ -316,7 +342,7 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
             sent = replace(opened, arrays=zero, layout=layout_of(zero))
         updates, excluded = self._read(sent, replies)
         self._require_steps(opened, updates, excluded)
-        updates, more = self._drop_implausible(updates)
+        updates, more = self._drop(updates)
         self._register_replies(opened, updates)
         excluded = [
             replace(e, client=self._clients.get(e.node, e.client))
@@ -325,13 +351,20 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         for exclusion in excluded:
             log.warning("round %d: %s", opened.t, exclusion)
         clients = [self._clients[update.node] for update in updates]
-        cohort = build_cohort(updates, clients, self._population(), opened.t - 1)
+        share = None if self.weighting == "equal" else self.max_share
+        sizes = weighting_sizes(updates, share)
+        self._log_capped(opened.t, updates, clients, sizes)
+        population = self._population()
+        cohort = build_cohort(updates, clients, population, opened.t - 1, sizes)
         outcome = self._aggregate(opened, updates, cohort, sent.x)
-        log.info("round %d: %s", opened.t, outcome.status)
+        if outcome.decision is None:
+            self._require_pairing(opened, updates, excluded)
+        level = logging.WARNING if outcome.decision is None else logging.INFO
+        log.log(level, "round %d: %s", opened.t, outcome.status)
         self._state = self._charge(outcome.state, opened, updates)
         self._moved = outcome.decision is not None
         usable = drop_unusable(updates, self.weighted_by_key)
-        contents = [update.content for update in usable]
+        contents = self._weigh([update.content for update in usable])
         mean = self.train_metrics_aggr_fn
         means = mean(contents, self.weighted_by_key) if contents else {}
         has_steps = "steps" in self._needs or any(r.steps for r in opened.requests)
@@ -366,6 +399,32 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
             rule += f'{keys.STEPS_DONE}": <optimiser steps taken>'
             raise invalid(keys.STEPS_DONE, rule, silent[0])
 
+    def _require_pairing(
+        self,
+        opened: OpenRound,
+        updates: Sequence[ClientUpdate],
+        excluded: Sequence[Exclusion],
+    ) -> None:
+        """Raise in the first round if the clients are built for another strategy."""
+        if opened.t != self._offset + 1:
+            return
+        reasons = " ".join(e.reason for e in excluded if e.kind == "error")
+        masked = "sketch_client_app(train, mods=[secaggplus_mod])"
+        plain = "sketch_client_app(train)"
+        if self.phases == 1 and not updates:
+            if "secaggplus_configs" in reasons:
+                rule = f"2, with `secure=True`, for clients of {masked}"
+                raise invalid("phases", rule, 1)
+            if f"no {keys.WEIGHT}" in reasons:
+                raise invalid("phases", f"2, for clients of {plain}", 1)
+        if self.phases == 2 and not updates and "'sketch'" in reasons:
+            app = masked if self.secure else plain
+            raise invalid("phases", f"1, or the clients built by {app}", 2)
+        if self.phases == 2 and updates:  # sketches came, but no update
+            app = masked if self.secure else plain
+            rule = f"{not self.secure}, or the clients built by {app}"
+            raise invalid("secure", rule, self.secure)
+
     def _charge(
         self, state: ServerState, opened: OpenRound, updates: Sequence[ClientUpdate]
     ) -> ServerState:
@@ -378,14 +437,46 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         )
         return state.add_communication(*charges)
 
-    def _drop_implausible(
+    def _drop(
         self, updates: list[ClientUpdate]
     ) -> tuple[list[ClientUpdate], list[Exclusion]]:
-        """Updates of plausible length, and why the others are left out."""
+        """Updates of plausible length that moved, and why the others are left out."""
         uses_steps = "steps" in self._needs
+        idle = idle_updates(updates)
         bad = implausible_updates(updates, self.max_norm_ratio, uses_steps=uses_steps)
-        out = [Exclusion(updates[k].node, "implausible", v) for k, v in bad.items()]
-        return [update for k, update in enumerate(updates) if k not in bad], out
+        out = [Exclusion(updates[k].node, "idle", v) for k, v in idle.items()]
+        out += [Exclusion(updates[k].node, "implausible", v) for k, v in bad.items()]
+        left = bad.keys() | idle.keys()
+        return [update for k, update in enumerate(updates) if k not in left], out
+
+    def _weigh(self, contents: list[RecordDict]) -> list[RecordDict]:
+        """Contents with the sizes that count in the means of metrics."""
+        key = self.weighted_by_key
+        share = None if self.weighting == "equal" else self.max_share
+        sizes = np.array([metrics_and_size(c, key)[1] for c in contents])
+        capped = np.ones(len(sizes)) if share is None else cap_shares(sizes, share)
+        return with_sizes(contents, key, sizes, capped)
+
+    def _log_capped(
+        self,
+        t: int,
+        updates: Sequence[ClientUpdate],
+        clients: Sequence[int],
+        sizes: Int64[Ints, " s"],
+    ) -> None:
+        """Log clients whose share of the sizes is bounded."""
+        if self.weighting == "equal" or not updates:
+            return
+        claimed = np.array([update.size for update in updates])
+        claimed, counted = claimed / claimed.sum(), sizes / sizes.sum()
+        most = 1.001 * max(self.max_share, 1 / len(sizes))
+        for client, share, count in zip(clients, claimed, counted, strict=True):
+            if share > most and client not in self._capped:  # said once
+                self._capped.add(client)
+                text = "round %d: client %d reports %.0f %% of the data and counts as"
+                text += " %.0f %% (max_share=%g)"
+                shares = (100 * share, 100 * count, self.max_share)
+                log.warning(text, t, client, *shares)
 
     def _register_replies(
         self, opened: OpenRound, updates: Sequence[ClientUpdate]
@@ -453,6 +544,19 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
             replies, key=lambda r: self._clients.get(r.metadata.src_node_id, -1)
         )
         usable = drop_unusable(by_client, self.weighted_by_key)
+        replies = [reply for reply in usable if not reply.has_error()]
+        contents = self._weigh([reply.content for reply in replies])
+        for reply, content in zip(replies, contents, strict=True):
+            reply.content = content
         metrics = super().aggregate_evaluate(server_round, usable)
         self._measured = finite_numbers(metrics)
         return metrics
+
+
+def _as_folder(folder: object) -> Path | None:
+    """The path of a folder, None where the run is not saved."""
+    if folder is None:
+        return None
+    if not isinstance(folder, str | Path) or not str(folder):
+        raise invalid("folder", "the path of a folder", format_value(folder))
+    return Path(folder)
