@@ -62,6 +62,7 @@ class AlgorithmStrategy(HewStrategy):
         self.participation = participation or fleet.FullParticipation()
         plain.setdefault("min_available_nodes", self.population)
         plain.setdefault("max_share", 1.0)
+        plain["judge"] = "*"
         check_algorithm("algorithm", algorithm)
         super().__init__(aggregator=algorithm, **plain)
 

@@ -30,7 +30,7 @@ from hewfl.core.validation import Array, Ints, invalid
 from hewfl.displacements.chunked import ChunkedDisplacements
 from hewfl.displacements.weighted_sum import inner_with_sum
 from hewfl.errors import InvalidInputError
-from hewfl.flower.arrays import ArrayLayout, flat_views, to_vector
+from hewfl.flower.arrays import NO_ARRAYS, ArrayLayout, flat_views, to_vector
 from hewfl.flower.messages import (
     MEAN_GRADIENT,
     PARTITION,
@@ -100,10 +100,11 @@ class OpenRound:
     Attributes:
         t: its number, from 1.
         arrays: the model that was sent; displacements are measured from it.
-        layout: of the model.
+        layout: of the arrays that aggregators see.
         grid: for the requests of a second phase.
         requests: what was sent.
         absent: clients that were drawn and are not connected.
+        buffers: of the arrays that take the median of the clients.
     """
 
     t: int
@@ -112,6 +113,7 @@ class OpenRound:
     grid: Grid
     requests: Sequence[Request]
     absent: Sequence[Exclusion] = ()
+    buffers: ArrayLayout = NO_ARRAYS
 
     @cached_property
     def x(self) -> NDArray[Any]:
@@ -133,6 +135,7 @@ class ClientUpdate:
         rows: the arrays of the endpoint y_i, each as a vector.
         mean_gradient: the arrays of the mean gradient, where it was sent.
         sq_norm: ‖Δ_i‖².
+        buffers: the arrays that are not judged, each as a vector.
     """
 
     request: Request
@@ -143,6 +146,7 @@ class ClientUpdate:
     rows: list[NDArray[Any]]
     mean_gradient: list[NDArray[Any]] | None
     sq_norm: float = inf
+    buffers: Sequence[NDArray[Any]] = ()
 
     @property
     def node(self) -> int:
@@ -195,7 +199,7 @@ def read_replies(
     updates = []
     for update, square in zip(readable, _sq_norms(readable, opened.x), strict=True):
         suspects = [] if isfinite(square) else list(update.rows)
-        suspects += update.mean_gradient or []
+        suspects += [*(update.mean_gradient or []), *update.buffers]
         bad = sum(int((~np.isfinite(row)).sum()) for row in suspects)
         if bad:
             reason = f"{bad} entries are not finite"
@@ -241,11 +245,13 @@ def _read(
         if records[0].keys() != opened.arrays.keys():
             raise invalid("the reply", "of the arrays sent", f"{list(records[0])}"[:80])
         rows = flat_views(opened.layout, records[0])
+        buffers = flat_views(opened.buffers, records[0])
         if MEAN_GRADIENT in content.array_records:
             means = flat_views(opened.layout, content.array_records[MEAN_GRADIENT])
     except InvalidInputError as problem:
         return exclude("malformed", str(problem))
-    return ClientUpdate(request, content, metrics, size, steps, rows, means)
+    update = ClientUpdate(request, content, metrics, size, steps, rows, means)
+    return replace(update, buffers=buffers)
 
 
 def implausible_updates(

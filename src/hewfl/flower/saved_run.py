@@ -13,6 +13,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 
 from hewfl.errors import DataError
+from hewfl.flower.arrays import ArrayLayout
 from hewfl.server.checkpoint import Checkpoint, flatten, load_checkpoint, unflatten
 from hewfl.server.run_log import RunLog, describe
 from hewfl.server.state import ServerState
@@ -78,6 +79,7 @@ class SavedRun:
         arrays: Mapping[str, Any],
     ) -> None:
         self._log = RunLog(path / f"seed-{seed}")
+        self._saved: Checkpoint | None = None
         # a method of a user's own may show its place in memory, which is another
         self._run: dict[str, Any] = {
             k: re.sub(r" at 0x[0-9a-f]+", "", repr(v)) for k, v in facts.items()
@@ -96,8 +98,21 @@ class SavedRun:
         Raises:
             DataError: it is damaged, or another run.
         """
-        saved = self._log.load(self._run)
+        self._saved = saved = self._log.load(self._run)
         return None if saved is None else (saved.round, unflatten(like, saved.arrays))
+
+    def with_buffers(self, arrays: ArrayRecord, layout: ArrayLayout) -> ArrayRecord:
+        """A model whose arrays outside the layout are those of the last round.
+
+        Args:
+            arrays: the initial model.
+            layout: of the arrays that the state holds.
+        """
+        held = {} if self._saved is None else self._saved.arrays
+        kept = {k: held[_MODEL + k] for k in arrays if k not in layout.names}
+        return ArrayRecord(
+            {**arrays, **{k: Array(np.array(a)) for k, a in kept.items()}}
+        )
 
     def commit(
         self, record: RoundRecord, state: ServerState, more: Mapping[str, Any]

@@ -21,12 +21,20 @@ from flwr.serverapp.strategy import FedAvg, Result
 from hewfl.aggregators import Aggregator
 from hewfl.aggregators.aggregator import grow_state
 from hewfl.core.algorithm import Algorithm, Need
-from hewfl.core.array_types import Int64
+from hewfl.core.array_types import Float64, Int64
 from hewfl.core.round import Cohort
-from hewfl.core.validation import Ints, format_value, invalid, positive, whole
+from hewfl.core.validation import Array, Ints, format_value, invalid, positive, whole
 from hewfl.errors import InvalidInputError
 from hewfl.flower import messages as keys
-from hewfl.flower.arrays import layout_of, to_float64, to_record
+from hewfl.flower.arrays import (
+    PARAMETERS,
+    ArrayLayout,
+    layout_of,
+    median_buffers,
+    split_layout,
+    to_record,
+    to_vector,
+)
 from hewfl.flower.messages import log, metrics_and_size
 from hewfl.flower.metrics import (
     drop_unusable,
@@ -94,6 +102,12 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
             `weighted_by_key` names ("size"), where the aggregator weighs by size and in
             the means of metrics. A size is a claim that the server cannot verify.
         max_share: largest share of one client in the sum of the sizes, under "size".
+        judge: name patterns of the arrays that the aggregator sees, as in `fnmatch`; a
+            pattern after "!" excludes. By default all but running statistics of
+            normalisation layers (`hewfl.flower.arrays.BUFFERS`), which take the
+            coordinate-wise median of the clients; "*" is FedAvg's treatment.
+        aggregate: patterns of the arrays that are aggregated at all; the others stay as
+            the server has them (FedBN: "!*bn*").
         max_norm_ratio: a displacement longer than this times the round's median is left
             out.
         min_replies: with fewer usable replies a round is rejected.
@@ -123,6 +137,8 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         server_step: ServerStep | None = None,
         weighting: Literal["equal", "size"] = "size",
         max_share: float = MAX_SHARE,
+        judge: str | Sequence[str] | None = None,
+        aggregate: str | Sequence[str] = "*",
         max_norm_ratio: float = 10.0,
         min_replies: int = 1,
         phases: int = 1,
@@ -165,6 +181,11 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         self.seed, self.on_round = whole("seed", seed), on_round
         if phases not in (1, 2) or ((secure or certify) and phases == 1):
             raise invalid("phases", "1, or 2 as `secure` and `certify` need", phases)
+        if phases == 2 and (judge is not None or aggregate != "*"):
+            rule = "left out with `phases=2`: sketches are of all arrays"
+            raise invalid("judge", rule, format_value(judge or aggregate))
+        self.aggregate = aggregate
+        self.judge = ("*" if phases == 2 else PARAMETERS) if judge is None else judge
         if phases == 2 and "entries" in self._needs:
             text = "one that uses inner products only"
             raise invalid("aggregator", text, self.entry.name)
@@ -220,7 +241,7 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         """
         self._reset()
         self._is_running, self._timeout = True, timeout
-        arrays, layout = initial_arrays, layout_of(initial_arrays)
+        arrays, layout = initial_arrays, self._layout(initial_arrays)
         saved = None
         if self.folder is not None:
             about = (num_rounds, self._identity(), arrays)
@@ -228,8 +249,9 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
             saved = self._saved_run.load(self._empty_state(arrays))
         if saved is None:
             self._state = self._initial_state(grid, arrays)
-        else:
+        elif self._saved_run is not None:
             self._offset, self._state = saved
+            arrays = self._saved_run.with_buffers(arrays, layout)
             arrays = to_record(layout, self.state.anchor, arrays)
             log.info("resuming after round %d", self._offset)
 
@@ -243,7 +265,7 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         left = max(num_rounds - self._offset, 0)
         configs = (train_config, evaluate_config)
         result = super().start(grid, arrays, left, timeout, *configs, after)
-        last = to_record(layout, self.state.anchor, arrays)
+        last = to_record(layout, self.state.anchor, result.arrays or arrays)
         result.arrays = self._accept_model(last)
         for name, by_round in vars(result).items():
             if isinstance(by_round, dict):  # count from the beginning of the run
@@ -258,8 +280,16 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
     def _empty_state(self, arrays: ArrayRecord) -> ServerState:
         """A state of the right shape."""
         return initial_state(
-            self.entry.algorithm, to_float64(arrays), 1, server_step=self.server_step
+            self.entry.algorithm, self._vector(arrays), 1, server_step=self.server_step
         )
+
+    def _layout(self, arrays: ArrayRecord) -> ArrayLayout:
+        """The layout of the arrays that the aggregator sees."""
+        return split_layout(arrays, self.judge, self.aggregate)[0]
+
+    def _vector(self, arrays: ArrayRecord) -> Float64[Array, " d"]:
+        """The arrays that the aggregator sees as one vector, in float64."""
+        return to_vector(self._layout(arrays), arrays).astype(np.float64)
 
     def _initial_state(self, grid: Grid, arrays: ArrayRecord) -> ServerState:  # noqa: ARG002 - for subclasses
         """The state before the first round."""
@@ -270,13 +300,15 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
 
         That is the average, if there is one; it is updated once in a round that moved.
         """
-        anchor, average = to_float64(arrays), self.state.average
+        anchor, average = self._vector(arrays), self.state.average
         if average is not None and self._moved:
             average = next_average(self.server_step, average, anchor)
         self._moved = False
         self._state = replace(self.state, anchor=anchor, average=average)
         model = None if average is None else average.model
-        return arrays if model is None else to_record(layout_of(arrays), model, arrays)
+        if model is None:
+            return arrays
+        return to_record(self._layout(arrays), model, arrays)
 
     def _record_round(
         self, t: int, evaluated: MetricRecord | None, model: ArrayRecord
@@ -312,7 +344,8 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
             messages = request_sketches(messages, t, self.configrecord_key)
         eta = float(rate) if "step_sizes" in self._needs else 1.0
         requests = [Request(m.metadata, None, eta) for m in messages]
-        self._opened = OpenRound(t, arrays, layout_of(arrays), grid, requests)
+        layout, buffers = split_layout(arrays, self.judge, self.aggregate)
+        self._opened = OpenRound(t, arrays, layout, grid, requests, buffers=buffers)
         return messages
 
     def _ensure_started(self, grid: Grid, arrays: ArrayRecord) -> None:
@@ -375,7 +408,10 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
             self.on_round(opened.t, finite_numbers(metrics))
         if not self._moved:
             return None, metrics
-        return to_record(opened.layout, self.state.anchor, opened.arrays), metrics
+        members = [u.buffers for u in updates] if opened.buffers.names else []
+        medians = median_buffers(opened.buffers, members)
+        template = ArrayRecord({**opened.arrays, **medians})
+        return to_record(opened.layout, self.state.anchor, template), metrics
 
     def _read(
         self, opened: OpenRound, replies: Iterable[Message]
