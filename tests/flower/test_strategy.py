@@ -24,6 +24,7 @@ from hewfl import HewHet, HewHom, InvalidInputError, LocalSGD, Method, ServerSte
 from hewfl.aggregators import NAMES, FedAdp, FedAWARE, Mean, QFedAvg, Trust, make
 from hewfl.experiments.run_folder import open_folder
 from hewfl.flower import HewStrategy, load_model
+from hewfl.flower.client_registry import ClientNumbers
 from hewfl.report.page import write_report
 from tests.flower.federation import StubGrid
 from tests.flower.stock import MOVES, SIZES, N, model, stock_app, vector
@@ -124,7 +125,6 @@ def test_a_rule_that_asks_for_steps_says_what_to_add() -> None:
     [
         ({"aggregator": "best"}, "`aggregator` must be one of mean, .*; got 'best'"),
         ({"aggregator": HewHet(1.0, 1.0)}, "without control variates"),
-        ({"aggregator": FedAWARE(), "folder": "run"}, "`folder` must be left out"),
         ({"aggregator": Method(LocalSGD(1.0), QFedAvg(1.0))}, "needs no losses"),
         ({"aggregator": "oracle"}, "no truth"),
         ({"aggregator": Method(LocalSGD(1.0, prox=0.1), Mean())}, "or `at_anchor`"),
@@ -440,6 +440,48 @@ def test_rules_that_remember_clients_run_in_a_fleet_that_grows(rule: Any) -> Non
         assert strategy.state.algorithm.rounds.tolist() == [3, 3, 3, 2, 2]
         weights = np.array(rounds[3]["weights"])
         assert weights[guessing] < 0.05 < np.delete(weights, guessing).min()
+
+
+def test_clients_are_known_again_after_a_restart(tmp_path: Path) -> None:
+    """Server and nodes restart: other node ids, and another order of arrival."""
+
+    def steps(question: Message, answer: Message) -> list[Message]:
+        answer.content["numbers"]["num-steps"] = 4
+        if grid.partition_of(question) == 3:  # pulls the other way
+            sent = question.content["arrays"].to_numpy_ndarrays()
+            ends = answer.content["model"].to_numpy_ndarrays()
+            pulled = [2 * x - y for x, y in zip(sent, ends, strict=True)]
+            answer.content["model"] = ArrayRecord(pulled)
+        return [answer]
+
+    def strategy(**options: Any) -> HewStrategy:
+        return HewStrategy(aggregator="trust", **options, **QUIET)
+
+    grid = StubGrid(stock_app(), N, seed=1, tamper=steps)
+    whole = strategy().start(grid, model(), 6)
+    grid = StubGrid(stock_app(), N, seed=1, tamper=steps)
+    strategy(folder=tmp_path).start(grid, model(), 3)
+    grid = StubGrid(stock_app(), 0, seed=9, tamper=steps)
+    for partition in (4, 3, 0, 5, 1, 2):
+        grid.connect(partition)
+    second = strategy(folder=tmp_path)
+    resumed = second.start(grid, model(), 6)
+    np.testing.assert_array_equal(vector(resumed.arrays), vector(whole.arrays))
+    assert second.state.algorithm.rounds.tolist() == [6] * N
+    assert resumed.train_metrics_clientapp[6]["clients"] == list(range(N))
+
+
+def test_a_node_that_claims_a_partition_takes_no_place_of_another() -> None:
+    numbers = ClientNumbers()
+    numbers.register([70, 71], [(70, 0), (71, 1)])
+    numbers.register([70, 71, 72], [(70, 0), (72, 1), (71, 1)])
+    assert numbers.nodes == {70: 0, 71: 1, 72: 2}
+    numbers.register([70, 73], [(73, 1), (70, 0)])  # 71 has gone, 73 is its restart
+    assert numbers.nodes == {70: 0, 72: 2, 73: 1}
+    numbers.register([74], [(74, None)])
+    copy = ClientNumbers()
+    copy.restore(numbers.arrays())
+    assert (copy.nodes, copy.partitions, copy.count) == (numbers.nodes, {0: 0, 1: 1}, 4)
 
 
 def test_measured_steps_are_refused() -> None:

@@ -87,8 +87,11 @@ class AlgorithmStrategy(HewStrategy):
 
     # -------------------------------------------------------------- the start
 
-    def _empty_state(self, arrays: ArrayRecord, gradients: Any = None) -> ServerState:
+    def _empty_state(
+        self, arrays: ArrayRecord, gradients: Any = None, *, n: int = 1
+    ) -> ServerState:
         """The state before the first round, whose control variates change in place."""
+        del n  # the population is given
         rule, n = self.entry.algorithm, self.population
         anchor = to_float64(arrays)
         given = np.zeros((n, len(anchor))) if gradients is None else gradients

@@ -32,6 +32,7 @@ from hewfl.displacements.weighted_sum import inner_with_sum
 from hewfl.errors import InvalidInputError
 from hewfl.flower.arrays import NO_ARRAYS, ArrayLayout, flat_views, to_vector
 from hewfl.flower.messages import (
+    MAX_COUNT,
     MEAN_GRADIENT,
     PARTITION,
     STEPS_DONE,
@@ -153,12 +154,17 @@ class ClientUpdate:
         """Flower's id of the node."""
         return self.request.node
 
+    @property
+    def partition(self) -> int | None:
+        """The partition that the node reports, None without one."""
+        value = self.metrics.get(PARTITION)
+        is_whole = isinstance(value, int | float) and value == value // 1
+        return int(value) if is_whole and 0 <= value <= MAX_COUNT else None
+
     def sort_key(self, clients: Mapping[int, int]) -> tuple[float, float, int]:
         """Updates are taken in this order, whatever the order of arrival."""
-        partition = self.metrics.get(PARTITION)
-        is_number = isinstance(partition, int | float) and not isnan(partition)
-        last = float(partition) if is_number else inf
-        return float(clients.get(self.node, inf)), last, self.node
+        partition = inf if self.partition is None else float(self.partition)
+        return float(clients.get(self.node, inf)), partition, self.node
 
 
 def read_replies(

@@ -5,7 +5,7 @@ folder/seed-<seed>/     trace.jsonl and checkpoint (`hewfl.server.run_log`)
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, final
 
@@ -14,6 +14,7 @@ from flwr.app import Array, ArrayRecord
 
 from hewfl.errors import DataError
 from hewfl.flower.arrays import ArrayLayout
+from hewfl.flower.client_registry import ClientNumbers
 from hewfl.server.checkpoint import Checkpoint, flatten, load_checkpoint, unflatten
 from hewfl.server.run_log import RunLog, describe
 from hewfl.server.state import ServerState
@@ -89,17 +90,28 @@ class SavedRun:
         method = {"method": type(rule).__name__, "label": rule.name}
         describe(path, path.name, method, seed=seed, rounds=rounds)
 
-    def load(self, like: ServerState) -> tuple[int, ServerState] | None:
+    def load(
+        self, like: Callable[[int], ServerState]
+    ) -> tuple[int, ServerState] | None:
         """The number of rounds and the state in the folder; None if there is no run.
 
         Args:
-            like: a state of the same shape.
+            like: a state of the same shape, for a number of clients.
 
         Raises:
             DataError: it is damaged, or another run.
         """
         self._saved = saved = self._log.load(self._run)
-        return None if saved is None else (saved.round, unflatten(like, saved.arrays))
+        if saved is None:
+            return None
+        numbers = ClientNumbers()
+        self.restore_clients(numbers)
+        return saved.round, unflatten(like(max(1, numbers.count)), saved.arrays)
+
+    def restore_clients(self, numbers: ClientNumbers) -> None:
+        """Take over the numbers that clients had in the last round."""
+        if self._saved is not None:
+            numbers.restore(self._saved.arrays)
 
     def with_buffers(self, arrays: ArrayRecord, layout: ArrayLayout) -> ArrayRecord:
         """A model whose arrays outside the layout are those of the last round.

@@ -35,6 +35,7 @@ from hewfl.flower.arrays import (
     to_record,
     to_vector,
 )
+from hewfl.flower.client_registry import ClientNumbers
 from hewfl.flower.messages import log, metrics_and_size
 from hewfl.flower.metrics import (
     drop_unusable,
@@ -114,8 +115,9 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         phases: 2 for weights from sketches, with `sketch_client_app` on the clients.
         secure: whether the second phase is masked by Flower's SecAgg+.
         certify: whether the gap of the weights of two phases is computed.
-        folder: where to save the run; the same app started again resumes it. Refused
-            for an aggregator that remembers clients.
+        folder: where to save the run; the same app started again resumes it. Clients
+            that an aggregator remembers are known again by the `partition-id` of their
+            replies, or by their node if it stayed connected.
         seed: of the run: its folder, and the draws of `AlgorithmStrategy`.
         on_round: called after every round with its number and plain numbers by name.
         **fedavg: FedAvg's, by name.
@@ -189,9 +191,6 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         if phases == 2 and "entries" in self._needs:
             text = "one that uses inner products only"
             raise invalid("aggregator", text, self.entry.name)
-        if self.folder is not None and "clients" in self._needs:
-            text = f"left out for {self.entry.name}: it remembers clients, and nodes"
-            raise invalid("folder", f"{text} have other ids in another run", folder)
         self._reset()
 
     def _check_algorithm(self) -> None:
@@ -205,7 +204,8 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         self._needs: Set[Need] = demands.needs
 
     def _reset(self) -> None:
-        self._clients: dict[int, int] = {}
+        self._numbers = ClientNumbers()
+        self._clients = self._numbers.nodes
         self._capped: set[int] = set()
         self._state: ServerState | None = None
         self._opened: OpenRound | None = None
@@ -246,11 +246,13 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         if self.folder is not None:
             about = (num_rounds, self._identity(), arrays)
             self._saved_run = SavedRun(self.folder, self.seed, *about)
-            saved = self._saved_run.load(self._empty_state(arrays))
+            saved = self._saved_run.load(lambda n: self._empty_state(arrays, n=n))
         if saved is None:
             self._state = self._initial_state(grid, arrays)
         elif self._saved_run is not None:
             self._offset, self._state = saved
+            self._saved_run.restore_clients(self._numbers)
+            self._clients = self._numbers.nodes
             arrays = self._saved_run.with_buffers(arrays, layout)
             arrays = to_record(layout, self.state.anchor, arrays)
             log.info("resuming after round %d", self._offset)
@@ -277,10 +279,10 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         """What must be the same to resume a run."""
         return {"algorithm": self.entry.algorithm, "server_step": self.server_step}
 
-    def _empty_state(self, arrays: ArrayRecord) -> ServerState:
-        """A state of the right shape."""
+    def _empty_state(self, arrays: ArrayRecord, *, n: int = 1) -> ServerState:
+        """A state of the right shape, for n clients."""
         return initial_state(
-            self.entry.algorithm, self._vector(arrays), 1, server_step=self.server_step
+            self.entry.algorithm, self._vector(arrays), n, server_step=self.server_step
         )
 
     def _layout(self, arrays: ArrayRecord) -> ArrayLayout:
@@ -322,7 +324,8 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
             goals: Any = [measured.pop(key, None) for key in ("objective", "pooled")]
             goals += [measured, state.scalars, state.paper_scalars]
             record = RoundRecord(t, 0, *goals, **note)
-            self._saved_run.commit(record, state, model_arrays(model))
+            more = {**model_arrays(model), **self._numbers.arrays()}
+            self._saved_run.commit(record, state, more)
 
     # -------------------------------------------------------------- one round
 
@@ -377,6 +380,7 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         self._require_steps(opened, updates, excluded)
         updates, more = self._drop(updates)
         self._register_replies(opened, updates)
+        updates.sort(key=lambda update: self._clients[update.node])
         excluded = [
             replace(e, client=self._clients.get(e.node, e.client))
             for e in (*opened.absent, *excluded, *more)
@@ -518,12 +522,12 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         self, opened: OpenRound, updates: Sequence[ClientUpdate]
     ) -> None:
         """Number every new node: those with updates first, in their order."""
-        first = [update.node for update in updates]
-        for node in (*first, *sorted(request.node for request in opened.requests)):
-            self._clients.setdefault(node, len(self._clients))
+        asked = [request.node for request in opened.requests]
+        replied = [(update.node, update.partition) for update in updates]
+        self._numbers.register(asked, replied)
 
     def _population(self) -> int:
-        return max(1, len(self._clients))
+        return max(1, self._numbers.count)
 
     def _aggregate(
         self,
