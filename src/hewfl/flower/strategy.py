@@ -79,7 +79,7 @@ OnRound = Callable[[int, Mapping[str, float]], object]
 MAX_SHARE = 0.2
 """Of one client in the sum of the data sizes: docs/results/flower.md."""
 DEFAULT = "sieve"
-"""The least behind the best strategy of a cell: the tables in docs/flower.md."""
+"""The least behind the best strategy of a cell: docs/results/flower.md."""
 _RENAMED = {
     "rule": "aggregator",
     "outer": "server_step",
