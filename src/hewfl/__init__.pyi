@@ -1,6 +1,11 @@
 # The public names of hewfl and their modules: `__init__.py` loads them from this list.
 
 from hewfl.aggregators import Aggregator, ExactWeights, Pipeline
+from hewfl.aggregators.robustness import (
+    RobustnessCertificate,
+    robustness_certificate,
+    worst_case_kappa,
+)
 from hewfl.algorithms.hew_control import HewControl
 from hewfl.algorithms.hew_het import HewHet
 from hewfl.algorithms.hew_hom import HewHom
@@ -82,10 +87,12 @@ __all__ = [
     "History", "InvalidInputError", "LocalPlan", "LocalSGD", "Method", "MinibatchSGD",
     "MissingExtraError", "OnlineCurvature", "Pipeline", "PoissonSteps",
     "ProblemBounds", "Products", "RandomLabels", "RandomParticipation",
-    "RandomUpdates", "RotatingParticipation", "Round", "RuleError",
-    "SampledParticipation", "Scaffold", "ScaledUpdates", "Scenario", "ServerStep",
-    "SimplexSolution", "SolverError", "StaleUpdates", "StepWeighted", "TimedSteps",
-    "Trace", "Traffic", "UniformLocalSGD", "UpperState", "__version__", "combine",
-    "data_gap", "post_local_weights", "predictive_control", "simulate",
+    "RandomUpdates", "RobustnessCertificate", "RotatingParticipation", "Round",
+    "RuleError", "SampledParticipation", "Scaffold", "ScaledUpdates", "Scenario",
+    "ServerStep", "SimplexSolution", "SolverError", "StaleUpdates", "StepWeighted",
+    "TimedSteps", "Trace", "Traffic", "UniformLocalSGD", "UpperState", "__version__", "combine",
+    "data_gap", "post_local_weights", "predictive_control",
+    "robustness_certificate", "simulate",
     "solve_simplex_qp", "threshold_weights",
+    "worst_case_kappa",
 ]  # fmt: skip

@@ -30,13 +30,14 @@ from hewfl.core.array_types import Bool, Float64
 from hewfl.core.round import Round
 from hewfl.core.validation import Array, Mask, invalid
 from hewfl.displacements.dense import matrix_round
+from hewfl.displacements.sketched_displacements import SketchedDisplacements
 from hewfl.errors import HewError
 from hewfl.flower import messages as keys
 from hewfl.flower.arrays import ArrayLayout, flat_views, to_record
 from hewfl.flower.messages import log
 from hewfl.flower.replies import ClientUpdate
 from hewfl.methods.registry import as_algorithm
-from hewfl.server.finish_round import Outcome, finish_round
+from hewfl.server.finish_round import Outcome, finish_round, reject
 from hewfl.server.state import Entry, ServerState, checked_decision
 
 Factors = Sequence[Float64[Array, " s"]]
@@ -215,10 +216,15 @@ def finish_two_phase_round(
         certify: whether the gap is computed as well; it costs a second sum and a
             broadcast.
     """
+    rows = round_.displacements.matrix()
+    sketches: Any = SketchedDisplacements(len(rows), second.layout.d, rows)
+    round_ = replace(round_, displacements=sketches)
     try:
         decision, following = checked_decision(entry.algorithm, round_, state.algorithm)
     except HewError as error:
         return Outcome(state, "refused", str(error))
+    if decision.rejected:
+        return reject(state, decision)
     w = decision.weights
     factors, model = [w], None
     if certify and isinstance(entry.algorithm, Modelled):
@@ -241,6 +247,9 @@ def finish_two_phase_round(
         p = second.products(sums[1])
         if np.isfinite(p).all():
             decision = replace(decision, gap=float(w @ p - p.min()))
-    lost = int((~replied).sum())
-    status = decision.status + (f"; {lost} lost between phases" if lost else "")
-    return Outcome(replace(outcome.state, algorithm=following), "ok", status, decision)
+    lost, numbers = int((~replied).sum()), decision.measured
+    status = decision.status
+    if lost:  # the step is that of other weights
+        status, numbers = f"{status}; {lost} lost between phases", {}
+    after = replace(outcome.state, algorithm=following)
+    return Outcome(after, "ok", status, decision, observed=numbers)
