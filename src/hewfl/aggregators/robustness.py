@@ -74,7 +74,7 @@ Faulty = Annotated[int | float, check_faulty]
 """Clients that may be faulty: an int is their number, a float their share."""
 
 
-def faulty_count(f: float, n: int) -> int:
+def faulty_count(f: Any, n: int) -> int:
     """The number of clients that may be faulty: f itself, or ⌊f·n⌋ of a share."""
     return int(f * n + 1e-9) if isinstance(f, float) else int(f)
 
@@ -108,7 +108,7 @@ class RobustnessCertificate:
 
 def robustness_certificate(
     updates: Any,
-    f: float,
+    f: Faulty,
     *,
     weights: ArrayLike | None = None,
     step: Any = None,

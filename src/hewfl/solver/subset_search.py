@@ -111,7 +111,7 @@ def ratios(
     return divide(above, below)
 
 
-def divide(above: Array, below: Array) -> Array:
+def divide(above: Any, below: Any) -> Any:
     """above/below; infinite where `below` alone is zero, 1 where both are."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         return np.where(above == 0, np.where(below == 0, 1.0, 0.0), above / below)
@@ -272,8 +272,8 @@ class _Search:
             )
             children.bound[:] = np.minimum(children.bound, np.tile(now.bound, 2))
             nodes = nodes.join(children)
-        upper = max(self.value, closed, nodes.bound.max(initial=0.0))
-        exact = len(nodes.bound) == 0 or np.isinf(self.value)
+        upper = float(max(self.value, closed, nodes.bound.max(initial=0.0)))
+        exact = len(nodes.bound) == 0 or bool(np.isinf(self.value))
         return SubsetMaximum(self.best, self.value, upper * (1 + rounding(n)), exact)
 
     def _split(self) -> None:
