@@ -30,6 +30,7 @@ from hewfl.aggregators import (
     TrimmedMean,
     Trust,
 )
+from hewfl.displacements.chunked import RANGE, ChunkedDisplacements
 from hewfl.displacements.count_sketch import CountSketch
 from hewfl.displacements.sketched_displacements import SketchedDisplacements
 from hewfl.solver import subset_search
@@ -47,8 +48,10 @@ def exact_kappa(rows: Any, step: Sequence[Any], f: int) -> Any:
         mean = [sum((exact[i][k] for i in members), Fraction(0)) for k in range(d)]
         mean = [x / len(members) for x in mean]
         above = sum((point[k] - mean[k]) ** 2 for k in range(d))
-        below = sum((exact[i][k] - mean[k]) ** 2 for i in members for k in range(d))
-        below /= len(members)
+        total: Any = sum(
+            (exact[i][k] - mean[k]) ** 2 for i in members for k in range(d)
+        )
+        below = total / len(members)
         if below == 0:
             worst = max(worst, inf if above else Fraction(0))
         else:
@@ -73,7 +76,7 @@ def test_the_interval_holds_the_value_over_all_subsets(
     problem: tuple[Any, int], data: st.DataObject
 ) -> None:
     rows, f = problem
-    n, d = rows.shape
+    n = len(rows)
     parts = st.lists(st.sampled_from([0, 1, 2, 8]), min_size=n, max_size=n)
     counts = data.draw(parts.filter(any))
     share = 1 << (sum(counts) - 1).bit_length()  # so that weights are exact
@@ -176,9 +179,10 @@ def test_f_that_no_rule_survives(f: Any) -> None:
 
 @pytest.mark.unchecked
 def test_a_share_is_rounded_down() -> None:
+    cases: list[Any] = [(9, 0.2), (10, 0.2), (100, 0.29), (7, 0.49), (7, np.int64(3))]
     counts = [
         robustness_certificate(np.eye(n), f, weights=np.full(n, 1 / n)).f
-        for n, f in ((9, 0.2), (10, 0.2), (100, 0.29), (7, 0.49), (7, np.int64(3)))
+        for n, f in cases
     ]
     assert counts == [1, 2, 29, 3, 3]
 
@@ -198,6 +202,23 @@ def test_a_share_is_rounded_down() -> None:
 def test_other_arguments_that_are_wrong(case: dict[str, Any]) -> None:
     with pytest.raises(InvalidInputError):
         robustness_certificate(np.ones((3, 2)), 1, **case)
+
+
+@pytest.mark.unchecked
+def test_long_vectors_in_ranges(rng: np.random.Generator) -> None:
+    d = 3 * RANGE // 2
+    rows, w = rng.standard_normal((4, d)), np.array([0.5, 0.25, 0.25, 0.0])
+    parts = np.split(rows, [5, 70_000], axis=1)
+    chunked = ChunkedDisplacements(
+        tuple(tuple(np.ascontiguousarray(row) for row in part) for part in parts)
+    )
+    expected = robustness_certificate(rows, 1, weights=w)
+    for vectors in (rows, list(rows), chunked):
+        result = robustness_certificate(vectors, 1, step=w @ rows)
+        assert result.kappa == pytest.approx(expected.kappa, rel=INEXACT)
+        assert result.lower <= expected.kappa <= result.upper
+        again = robustness_certificate(vectors, 1, step=1e-160 * (w @ rows))
+        assert again.lower <= again.kappa <= again.upper
 
 
 # ------------------ theory
@@ -258,7 +279,7 @@ def test_bounds_that_do_not_exist() -> None:
     assert worst_case_kappa("krum", 5, 2) == inf
     for case in (("trust", 10, 2), ("krum", 10, 5), ("krum", 10, 2.5)):
         with pytest.raises(InvalidInputError):
-            worst_case_kappa(*case)  # type: ignore[arg-type]
+            worst_case_kappa(*case)
 
 
 # ------------------ sketches

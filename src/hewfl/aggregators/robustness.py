@@ -334,25 +334,24 @@ def _twins(G: Float64[Array, "n n"]) -> Bool[Mask, "n n"]:
 
 
 def _distances_of_step(vectors: Displacements, step: Any) -> _Distances:
-    """Distances to any vector: products of Δ_i − step, a block of columns at a time."""
-    n, begin, exponent = vectors.n, 0, 0
+    """Distances to any vector: products of Δ_i − step, a range of entries at a time."""
+    n, exponent = vectors.n, None
     K, step = np.zeros((n, n)), np.asarray(step, dtype=np.float64)
-    for block in vectors.blocks():
-        here = step[begin : begin + block.shape[1]]
-        begin += len(here)
-        apart = block - here
-        agrees = (block == block[0]).all(axis=0)
-        agrees &= np.abs(apart[0]) <= AGREES * np.abs(here)
+    for here, part in vectors.column_chunks():
+        rows = part.matrix()
+        apart = rows - step[here]
+        agrees = (rows == rows[0]).all(axis=0)
+        agrees &= np.abs(apart[0]) <= AGREES * np.abs(step[here])
         apart[:, agrees] = 0.0
-        products = vectors.from_matrix(apart).products()
-        part = replace(products, exponent=0).uncentred_gram()
-        common = (
-            products.exponent
-            if begin == len(here)
-            else max(exponent, products.exponent)
+        products = part.from_matrix(apart).products()
+        gram = replace(products, exponent=0).uncentred_gram()
+        unit = (
+            products.exponent if exponent is None else max(exponent, products.exponent)
         )
-        K = np.ldexp(K, exponent - common) + np.ldexp(part, products.exponent - common)
-        exponent = common
+        K = np.ldexp(K, (exponent or 0) - unit) + np.ldexp(
+            gram, products.exponent - unit
+        )
+        exponent = unit
     K = K + 0.0
     squares = np.maximum(np.diagonal(K), 0.0)
     radii, twins = np.sqrt(squares), _twins(K)

@@ -8,7 +8,6 @@ again, which is safe because a decision changes nothing.
 n more numbers certify such weights on the data: `check_sketched_weights`.
 """
 
-import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, final
@@ -25,6 +24,7 @@ from hewfl.core.displacements import (
     RoundProducts,
 )
 from hewfl.core.validation import Array
+from hewfl.displacements.count_sketch import sketch_distortion
 from hewfl.displacements.dense import DenseDisplacements
 from hewfl.errors import HewError
 
@@ -106,19 +106,11 @@ class SketchedDisplacements:
         return self._products.with_reference(reference.weights, curvature)
 
     def distortion(self, failure: float) -> tuple[float, float]:
-        """ε = √(n(n + 1)/(k·failure)), and the rounding to float32.
-
-        With U an orthonormal basis of the span of the vectors and S the sketch, the
-        entries of (SU)ᵀSU have the mean of the identity and variances of at most 2/k on
-        the diagonal and 1/k beside it (`hewfl.displacements.count_sketch`). So
-        E‖(SU)ᵀSU − I‖² ≤ n(n + 1)/k, and Markov's inequality bounds the eigenvalues.
-        Both are zero where sketches hold whole vectors, d ≤ k.
-        """
-        assert self.rows is not None, "products come first"
+        """Of sketches of random signs (`hewfl.displacements.count_sketch`)."""
+        if self.rows is None:
+            raise NeedsProductsError
         n, k = self.rows.shape
-        if self.d <= k:
-            return 0.0, 0.0
-        return math.sqrt(n * (n + 1) / (k * failure)), 2.0**-24
+        return sketch_distortion(n, self.d, k, failure)
 
     def take(self, members: NDArray[np.int64]) -> "SketchedDisplacements":
         """Some of the vectors, in that order."""

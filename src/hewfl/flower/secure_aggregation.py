@@ -30,7 +30,6 @@ from hewfl.core.array_types import Bool, Float64
 from hewfl.core.round import Round
 from hewfl.core.validation import Array, Mask, invalid
 from hewfl.displacements.dense import matrix_round
-from hewfl.displacements.sketched_displacements import SketchedDisplacements
 from hewfl.errors import HewError
 from hewfl.flower import messages as keys
 from hewfl.flower.arrays import ArrayLayout, flat_views, to_record
@@ -216,8 +215,8 @@ def finish_two_phase_round(
         certify: whether the gap is computed as well; it costs a second sum and a
             broadcast.
     """
-    rows = round_.displacements.matrix()
-    sketches: Any = SketchedDisplacements(len(rows), second.layout.d, rows)
+    sketches: Any = round_.displacements
+    sketches = replace(sketches, sketch_of=second.layout.d)
     round_ = replace(round_, displacements=sketches)
     try:
         decision, following = checked_decision(entry.algorithm, round_, state.algorithm)

@@ -108,7 +108,7 @@ def ratios(
     """R of subsets, one indicator in each row."""
     above = members.sum(axis=1) * (members @ t)
     below = 0.5 * np.einsum("ij,ij->i", members @ d, members)
-    return divide(above, below)
+    return np.asarray(divide(above, below))
 
 
 def divide(above: Any, below: Any) -> Any:
