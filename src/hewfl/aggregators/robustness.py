@@ -335,7 +335,7 @@ def _twins(G: Float64[Array, "n n"]) -> Bool[Mask, "n n"]:
 
 def _distances_of_step(vectors: Displacements, step: Any) -> _Distances:
     """Distances to any vector: products of Δ_i − step, a range of entries at a time."""
-    n, exponent = vectors.n, None
+    n, exponent = vectors.n, 0
     K, step = np.zeros((n, n)), np.asarray(step, dtype=np.float64)
     for here, part in vectors.column_chunks():
         rows = part.matrix()
@@ -345,13 +345,11 @@ def _distances_of_step(vectors: Displacements, step: Any) -> _Distances:
         apart[:, agrees] = 0.0
         products = part.from_matrix(apart).products()
         gram = replace(products, exponent=0).uncentred_gram()
-        unit = (
-            products.exponent if exponent is None else max(exponent, products.exponent)
-        )
-        K = np.ldexp(K, (exponent or 0) - unit) + np.ldexp(
-            gram, products.exponent - unit
-        )
-        exponent = unit
+        is_first = not K.any()
+        common = products.exponent if is_first else max(exponent, products.exponent)
+        K = np.ldexp(K, exponent - common)
+        K += np.ldexp(gram, products.exponent - common)
+        exponent = common
     K = K + 0.0
     squares = np.maximum(np.diagonal(K), 0.0)
     radii, twins = np.sqrt(squares), _twins(K)
@@ -378,7 +376,8 @@ def worst_case_kappa(rule: Rule, n: int, f: int, *, mixed: bool = False) -> floa
       k-th smallest of all values is between the (k − f)-th and the k-th smallest of S.
       So the rule is between the means of the n − 2f smallest and of the n − 2f largest
       values of S, and the mean of h out of m values is within √((m − h)/h · D) of
-      theirs. No rule has a smaller κ.
+      theirs. No rule has a smaller κ: with f updates at 1 and the rest at 0 a step other
+      than 0 has none, and 0 has this.
     - coordinate-wise median, by the same argument with b = ⌊(n − 1)/2⌋ values left out:
       κ = b/(n − f − b).
     - geometric median, κ = 4(m/(n − 2f))²: its sum of distances is not above that of
@@ -388,8 +387,6 @@ def worst_case_kappa(rule: Rule, n: int, f: int, *, mixed: bool = False) -> floa
       2mD(m − 2)/(m − 1), the sum over the h members of S that are neighbours of a
       chosen update is no more.
     - after nearest-neighbour mixing, (8f/m)(κ + 1).
-
-    The literature has larger constants for the first, second and fourth.
 
     Args:
         rule: a name of `hewfl.aggregators.NAMES`. It must assume the same f: the
