@@ -431,9 +431,15 @@ def test_any_method_with_an_aggregator_can_be_certified() -> None:
 @pytest.mark.parametrize(
     ("fields", "text"),
     [
-        ({"refuse_above": 2.0}, "`m.refuse_above` must be left out without"),
-        ({"certify_f": 0.5}, "`m.certify_f` must be a whole number of clients, or"),
-        ({"certify_f": 1, "refuse_above": 0}, "`m.refuse_above` must be a positive"),
+        ({"refuse_above": 2.0}, "`methods.krum.refuse_above` must be left out without"),
+        (
+            {"certify_f": 0.5},
+            "`methods.krum.certify_f` must be a whole number of clients, or",
+        ),
+        (
+            {"certify_f": 1, "refuse_above": 0},
+            "`methods.krum.refuse_above` must be a positive",
+        ),
     ],
 )
 def test_certificates_that_make_no_sense(fields: Any, text: str) -> None:

@@ -376,8 +376,8 @@ def worst_case_kappa(rule: Rule, n: int, f: int, *, mixed: bool = False) -> floa
       k-th smallest of all values is between the (k − f)-th and the k-th smallest of S.
       So the rule is between the means of the n − 2f smallest and of the n − 2f largest
       values of S, and the mean of h out of m values is within √((m − h)/h · D) of
-      theirs. No rule has a smaller κ: with f updates at 1 and the rest at 0 a step other
-      than 0 has none, and 0 has this.
+      theirs. No rule has a smaller κ: with f updates at 1 and the rest at 0, any other
+      step than 0 has none, and 0 has this.
     - coordinate-wise median, by the same argument with b = ⌊(n − 1)/2⌋ values left out:
       κ = b/(n − f − b).
     - geometric median, κ = 4(m/(n − 2f))²: its sum of distances is not above that of
