@@ -416,10 +416,9 @@ def test_any_method_with_an_aggregator_can_be_certified() -> None:
         assert method.aggregator == Certified(rule.aggregator, 0.25, 2.0)
     grid = {"refuse_above": [1.0, "none"], "certify_f": [1, 0.2]}
     spec = method_from_table({**plain, "grid": grid}, "m")
-    made = [
-        candidate.entry(1.0).algorithm.aggregator for candidate in spec.candidates()
-    ]
-    assert [(rule.f, rule.refuse_above) for rule in made] == [
+    made: Any = [point.entry(1.0).algorithm for point in spec.candidates()]
+    limits = [(m.aggregator.f, m.aggregator.refuse_above) for m in made]
+    assert limits == [
         (1, 1.0),
         (0.2, 1.0),
         (1, None),
