@@ -20,8 +20,8 @@ from flwr.app import (
 from flwr.client.mod import secaggplus_mod
 from flwr.clientapp import ClientApp
 
-from hewfl import InvalidInputError
-from hewfl.aggregators import ExactWeights
+from hewfl import InvalidInputError, robustness_certificate
+from hewfl.aggregators import Certified, ExactWeights, Mean
 from hewfl.flower import HewStrategy, sketch_client_app
 from hewfl.flower.secure_aggregation import FETCH_AT_ONCE
 from tests.flower.federation import StubGrid
@@ -157,6 +157,32 @@ def test_clients_of_another_strategy_are_named_in_the_first_round(
 ) -> None:
     with pytest.raises(InvalidInputError, match=text):
         HewStrategy(**options, **QUIET).start(StubGrid(app, N), model(), 2)
+
+
+def test_the_robustness_certificate_knows_that_it_is_from_sketches() -> None:
+    certified = Certified(Mean(), f=1)
+    metrics = run(aggregator=certified).train_metrics_clientapp[1]
+    true = robustness_certificate(
+        MOVES.astype(np.float64), 1, weights=np.full(N, 1 / N)
+    )
+    assert metrics["kappa_lower"] < true.kappa < metrics["kappa_upper"]
+    epsilon = np.sqrt(N * (N + 1) / (0.05 * 4096))  # numbers in a sketch
+    ratio = (metrics["kappa_upper"] + 1) / (metrics["kappa"] + 1)
+    assert ratio == pytest.approx((1 + epsilon) / (1 - epsilon), rel=1e-3)
+
+
+def test_no_second_phase_after_a_rejection() -> None:
+    kinds: list[str] = []
+
+    def watch(question: Message, answer: Message) -> list[Message]:
+        kinds.append(question.metadata.message_type)
+        return [answer]
+
+    rule = Certified(Mean(), f=1, refuse_above=1e-3)
+    result = run(aggregator=rule, tamper=watch)
+    assert np.array_equal(vector(result.arrays), vector(model()))
+    assert result.train_metrics_clientapp[2]["accepted"] == 0
+    assert set(kinds) == {"train.sketch"}
 
 
 def test_an_update_longer_than_its_sketch_is_not_summed() -> None:

@@ -20,12 +20,31 @@ from flwr.serverapp.strategy import (
     FedAvg,
 )
 
-from hewfl import HewHet, HewHom, InvalidInputError, LocalSGD, Method, ServerStep
-from hewfl.aggregators import NAMES, FedAdp, FedAWARE, Mean, QFedAvg, Trust, make
+from hewfl import (
+    HewHet,
+    HewHom,
+    InvalidInputError,
+    LocalSGD,
+    Method,
+    ServerStep,
+    robustness_certificate,
+)
+from hewfl.aggregators import (
+    NAMES,
+    Certified,
+    CoordinateMedian,
+    FedAdp,
+    FedAWARE,
+    Mean,
+    QFedAvg,
+    Trust,
+    make,
+)
 from hewfl.experiments.run_folder import open_folder
 from hewfl.flower import HewStrategy, load_model
 from hewfl.flower.client_registry import ClientNumbers
 from hewfl.report.page import write_report
+from hewfl.server.trace import from_lines
 from tests.flower.federation import StubGrid
 from tests.flower.stock import MOVES, SIZES, N, model, stock_app, vector
 
@@ -489,3 +508,40 @@ def test_measured_steps_are_refused() -> None:
         InvalidInputError, match=r"`server_step.line_search_samples` must be left out"
     ):
         HewStrategy(server_step=ServerStep(line_search_samples=8), **QUIET)
+
+
+def test_the_certificate_is_among_the_metrics_and_refuses_a_round() -> None:
+    open_ = run(HewStrategy(aggregator=Certified(Mean(), f=1), **QUIET))
+    first, second = (open_.train_metrics_clientapp[t] for t in (1, 2))
+    expected = robustness_certificate(MOVES, 1, weights=np.full(N, 1 / N))
+    assert first["kappa"] == pytest.approx(expected.kappa, rel=1e-4)
+    assert first["kappa_lower"] <= first["kappa"] <= first["kappa_upper"]
+    assert second["accepted"] == 1
+
+    numbers: list[Any] = []
+    rule = Certified(Mean(), f=1, refuse_above=0.5 * expected.kappa)
+    strategy = HewStrategy(
+        aggregator=rule,
+        server_step=ServerStep(momentum=0.9),
+        on_round=lambda _, values: numbers.append(values),
+        **QUIET,
+    )
+    result = run(strategy, 3)
+    assert np.array_equal(vector(result.arrays), vector(model()))
+    assert not strategy.state.memory.any()
+    for t in (1, 2, 3):
+        metrics = result.train_metrics_clientapp[t]
+        assert metrics["accepted"] == 0
+        assert metrics["weights"] == [0.0] * N
+        assert metrics["kappa"] > rule.refuse_above
+    assert numbers[0]["kappa"] == result.train_metrics_clientapp[1]["kappa"]
+
+
+def test_a_rejected_round_is_in_the_trace(tmp_path: Path) -> None:
+    rule = Certified(CoordinateMedian(), f=1, refuse_above=1e-6)
+    run(HewStrategy(aggregator=rule, folder=tmp_path, **QUIET))
+    lines = (tmp_path / "seed-0" / "trace.jsonl").read_text().splitlines()
+    record = from_lines(lines)[-1]
+    assert record.status.startswith("rejected: median of every coordinate; kappa ")
+    assert record.observed["kappa"] > 1e-6
+    assert sum(record.weights) == 0

@@ -42,10 +42,11 @@ def round_metrics(
         for kind in EXCLUSION_KINDS
     }
     note: dict[str, Any] = {"status": outcome.status}
-    if outcome.decision is not None:
+    if outcome.decision is not None or outcome.kind == "rejected":
         note = decision_fields(cohort, outcome.decision, outcome.status)
     out = tuple(sorted({e.client for e in excluded if e.client >= 0}))
-    observed = {**outcome.terms, **{k: float(v) for k, v in counts.items() if v}}
+    numbers = {**outcome.terms, **outcome.observed}
+    observed = {**numbers, **{k: float(v) for k, v in counts.items() if v}}
     about = {
         "round": cohort.round + 1,
         "accepted": int(outcome.decision is not None),
@@ -57,7 +58,7 @@ def round_metrics(
     }
     if has_steps:
         about["steps"] = list(note.get("horizons", ()))
-    metrics = MetricRecord({**means, **outcome.terms, **about, **counts})
+    metrics = MetricRecord({**means, **numbers, **about, **counts})
     return note | {"excluded": out, "observed": observed}, metrics
 
 

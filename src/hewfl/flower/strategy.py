@@ -59,6 +59,7 @@ from hewfl.flower.replies import (
 )
 from hewfl.flower.saved_run import SavedRun, model_arrays
 from hewfl.flower.secure_aggregation import (
+    NO_SECOND_REPLY,
     SKETCH_WIDTH,
     SecondPhase,
     finish_two_phase_round,
@@ -395,7 +396,7 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         cohort = build_cohort(updates, clients, population, opened.t - 1, sizes)
         outcome = self._aggregate(opened, updates, cohort, sent.x)
         if outcome.decision is None:
-            self._require_pairing(opened, updates, excluded)
+            self._require_pairing(opened, updates, excluded, outcome.status)
         level = logging.WARNING if outcome.decision is None else logging.INFO
         log.log(level, "round %d: %s", opened.t, outcome.status)
         self._state = self._charge(outcome.state, opened, updates)
@@ -444,6 +445,7 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         opened: OpenRound,
         updates: Sequence[ClientUpdate],
         excluded: Sequence[Exclusion],
+        status: str,
     ) -> None:
         """Raise in the first round if the clients are built for another strategy."""
         if opened.t != self._offset + 1:
@@ -460,7 +462,7 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         if self.phases == 2 and not updates and "'sketch'" in reasons:
             app = masked if self.secure else plain
             raise invalid("phases", f"1, or the clients built by {app}", 2)
-        if self.phases == 2 and updates:  # sketches came, but no update
+        if NO_SECOND_REPLY in status:
             app = masked if self.secure else plain
             rule = f"{not self.secure}, or the clients built by {app}"
             raise invalid("secure", rule, self.secure)
