@@ -55,6 +55,19 @@ def test_run_ls_report_resume(place: Path) -> None:
     assert "https://" not in text
 
 
+@pytest.mark.parametrize("command", ["run", "tune"])
+@pytest.mark.parametrize("file", ["/dev/zero", "endless.toml"])
+def test_a_file_that_is_no_spec_is_not_read_whole(
+    command: str, file: str, place: Path
+) -> None:
+    with (place / "endless.toml").open("wb") as stream:
+        stream.truncate(2**42)  # a hole: no disk has so much
+    result = runner.invoke(app, [command, file])
+    assert result.exit_code == 1
+    expected = f"error: the spec {file} is not TOML: it has more than 4 MB\n"
+    assert result.output == expected
+
+
 def test_tune_alone_writes_the_choice(place: Path) -> None:
     result = runner.invoke(app, ["tune", "small.toml", "--jobs", "0"])
     assert result.exit_code == 0, result.output

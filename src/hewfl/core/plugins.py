@@ -110,13 +110,23 @@ def check_name(name: object, known: tuple[str, ...], group: str, where: str) -> 
 
 def describe_error(error: BaseException) -> str:
     """An exception of user code in one line: place, type, message."""
-    frames = traceback.extract_tb(error.__traceback__)
-    ours = str(Path(__file__).parents[2])  # hewfl and its command
-    rest = (ours, sys.prefix, sys.base_prefix, "<")
-    theirs = [f for f in frames if not f.filename.startswith(rest)]
+    theirs = _users_frames(error)
     place = f"{theirs[-1].filename}, line {theirs[-1].lineno}: " if theirs else ""
     text = " ".join(str(error).split())[:200]
     return f"{place}{type(error).__name__}" + (f": {text}" if text else "")
+
+
+def passes_user_code(error: BaseException) -> bool:
+    """Whether an exception comes from user code, or passed it."""
+    return bool(_users_frames(error))
+
+
+def _users_frames(error: BaseException) -> list[traceback.FrameSummary]:
+    """The part of a traceback that is neither hewfl's nor of an installed package."""
+    ours = str(Path(__file__).parents[2])  # hewfl and its command
+    rest = (ours, sys.prefix, sys.base_prefix, "<")
+    frames = traceback.extract_tb(error.__traceback__)
+    return [f for f in frames if not f.filename.startswith(rest)]
 
 
 def parameters_of(thing: Any) -> tuple[str, ...]:
@@ -156,7 +166,7 @@ def make(
         return thing(**values)
     except HewError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         name = getattr(thing, "__name__", "the code")
         raise invalid(where, f"what {name} takes", describe_error(error)) from error
 

@@ -11,7 +11,7 @@ from typing import Any, final
 import numpy as np
 
 from hewfl.core.array_types import Float, Float64, Int64
-from hewfl.core.plugins import describe_error, make
+from hewfl.core.plugins import describe_error, make, passes_user_code
 from hewfl.core.plugins import load as load_code
 from hewfl.core.toml_records import rename_errors
 from hewfl.core.validation import Array, Ints, format_value, invalid
@@ -95,10 +95,12 @@ def naming_run(spec: Spec, seed: int) -> Iterator[None]:
         yield
     except RuleError as error:
         raise RuleError(f"{spec.name}, seed {seed}, {error}") from error
-    except (HewError, OSError, MemoryError):
+    except HewError:
         raise
-    except Exception as error:
-        if not user_code_names(spec):  # a bug of ours keeps its traceback
+    except (Exception, SystemExit) as error:
+        is_ours = not user_code_names(spec)  # a bug of ours keeps its traceback
+        is_systems = isinstance(error, OSError | MemoryError)  # a full disk, say
+        if is_ours or (is_systems and not passes_user_code(error)):
             raise
         text = f"code of your own failed: {describe_error(error)}"
         raise RuleError(f"{spec.name}, seed {seed}: {text}") from error

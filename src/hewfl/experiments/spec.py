@@ -68,6 +68,9 @@ RENAMED = {
 }
 """Old keys of a spec and the keys to write instead; an old key is refused."""
 
+LARGEST_SPEC = 4_000_000
+"""Bytes of a spec that are read: some files, such as /dev/zero, have no end."""
+
 USER_CODE = {
     ("clients", "local_steps"): LOCAL_STEPS_GROUP,
     ("clients", "participation"): PARTICIPATION_GROUP,
@@ -235,11 +238,17 @@ def is_record(table: Mapping[str, Any]) -> bool:
 def read_toml(file: Path) -> dict[str, Any]:
     """Read the TOML file of a spec."""
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        with file.open("rb") as stream:
+            content = stream.read(LARGEST_SPEC + 1)
     except OSError as error:
         text = f"cannot read the spec {file}: {error.strerror or error}"
         raise DataError(text) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    if len(content) > LARGEST_SPEC:
+        text = f"has more than {LARGEST_SPEC / 1e6:g} MB"
+        raise DataError(f"the spec {file} is not TOML: it {text}")
+    try:
+        return tomllib.loads(content.decode("utf-8").replace("\r\n", "\n"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DataError(f"the spec {file} is not TOML: {error}") from error
 
 

@@ -106,7 +106,7 @@ class Scenario:
             The faulty clients, and the true batch sizes.
 
         Raises:
-            InvalidInputError: no client is honest.
+            InvalidInputError: no client is honest, or a fault falls on no client.
         """
         n, first = len(batches), 0
         order = generator(seed, SCENARIO, _ASSIGNMENT).permutation(n)
@@ -117,6 +117,9 @@ class Scenario:
                 true = fault.draw(n, generator(seed, SCENARIO, _BATCHES))
                 continue
             count = round(fault.share * n)
+            if count == 0 and fault.share > 0:
+                rule = f"on at least one of {n} clients, or of share 0"
+                raise invalid("faults", rule, f"{format_value(fault)}, which is on none")
             if first + count >= n:
                 raise invalid("faults", f"such that one of {n} is honest", self.faults)
             chosen = order[first : first + count]
