@@ -77,7 +77,10 @@ class Mine:
         ("short steps", r"round 3, plan: .* must be \d real numbers; got .* shape"),
         ("no plan", "round 3, plan: .*: it must return a LocalPlan; got None"),
         ("plan raises", "round 3, plan: .*test_rule_errors.py, line .*: IndexError"),
-        ("short", r"round 3, decide: .*its weights,` must be \d real numbers; got dtype"),
+        (
+            "short",
+            r"round 3, decide: .*its weights,` must be \d real numbers; got dtype",
+        ),
         ("flags", r"round 3, decide: .*its weights,` must be .*; got dtype bool"),
         ("text", r"round 3, decide: .*its weights,` must be .*; got list, dtype <U"),
         ("complex", r"round 3, decide: .*its weights,` must be .*; got dtype complex"),
@@ -128,7 +131,9 @@ class Loose(Mine):
 @pytest.mark.parametrize("kind", ["float32", "int64", "uint8", "list"])
 def test_numbers_of_other_types_are_converted(kind: str) -> None:
     entries: Any = [Loose("", kind="float64"), Loose("", kind=kind)]
-    same = [Entry(entry, label=label) for entry, label in zip(entries, "ab", strict=True)]
+    same = [
+        Entry(entry, label=label) for entry, label in zip(entries, "ab", strict=True)
+    ]
     trace = simulate(least_squares(), FEDERATION, same, rounds=2, seed=0)
     first, second = (trace.records[k::2][-1] for k in (0, 1))
     assert first.weights == second.weights

@@ -182,7 +182,9 @@ class Aggregator(Validated):
             _check_state(state, before)
             before = grow_state(state, before)
         decision, after = self.decide(round_, before)
-        chosen = real_vector(f"the weights of {self.name}", decision.weights, len(order))
+        chosen = real_vector(
+            f"the weights of {self.name}", decision.weights, len(order)
+        )
         weights = np.zeros(n)
         weights[order] = chosen
         step, status = decision.step, decision.status

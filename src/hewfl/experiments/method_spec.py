@@ -23,6 +23,7 @@ from hewfl.algorithms.online_curvature import OnlineCurvature
 from hewfl.core.algorithm import Algorithm
 from hewfl.core.plugins import (
     check_name,
+    check_repr,
     is_user_code,
     load,
     make,
@@ -433,8 +434,8 @@ def _algorithm(
             ]
             for name in required:
                 if name not in options:
-                    rule = f"given: {HINTS[name]}" if name in HINTS else "given"
-                    raise invalid(path(where, name), rule, "nothing")
+                    wanted = f"given: {HINTS[name]}" if name in HINTS else "given"
+                    raise invalid(path(where, name), wanted, "nothing")
             numbers = {k: float(v) for k, v in options.items() if type(v) is int}
             return preset(**options | numbers, **work)
     maker, fixed = find_maker(method)
@@ -521,11 +522,10 @@ def _own_method(
         for name, value in local.items():
             text = "left out: the method plans the local work itself"
             raise invalid(path(where, name), text, value)
-    shown_rule = rule.aggregator if isinstance(rule, Method) else rule
-    if getattr(type(shown_rule), "__repr__", None) is object.__repr__:
-        # A checkpoint knows its method by this text, and the address of an object in
-        # memory would be another one when the run goes on.
-        wanted = "one that shows its hyper-parameters by `repr`, such as a dataclass"
-        raise invalid(path(where, "method"), wanted, format_value(shown_rule))
+    aggregator = rule.aggregator if isinstance(rule, Method) else rule
+    if getattr(type(aggregator), "decide", None) is Aggregator.decide:
+        got = f"{format_value(aggregator)}, which has no `decide`"
+        raise invalid(path(where, "method"), "an aggregator with `decide`", got)
+    check_repr(aggregator, path(where, "method"))
     algorithm: Algorithm[Any] = rule
     return algorithm

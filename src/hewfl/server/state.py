@@ -91,7 +91,7 @@ def check_algorithm(name: str, value: object, also: str = "") -> None:
     missing = [part for part in _CONTRACT if not hasattr(value, part)]
     if missing or isinstance(value, type):
         got = format_value(value)
-        if "decide" not in missing and not isinstance(value, type):
+        if missing and not isinstance(value, type):
             got += f", which has no {', '.join(f'`{part}`' for part in missing)}"
         if hasattr(value, "needs") and not isinstance(value, type):
             got += ", an aggregator: give it local work, Method(LocalSGD(0.1), …)"
