@@ -1,6 +1,8 @@
 """Rules, problems, partitions and laws of the user's own, named in a spec."""
 
+import contextlib
 import importlib.metadata
+import json
 import shutil
 import tomllib
 from pathlib import Path
@@ -15,10 +17,22 @@ from hewfl.cli import app
 from hewfl.core import plugins as own_code
 from hewfl.core.atomic import read_checksums
 from hewfl.core.plugins import absolute_name
-from hewfl.errors import DataError, InvalidInputError, RuleError
+from hewfl.errors import (
+    DataError,
+    InvalidInputError,
+    MissingExtraError,
+    RuleError,
+)
 from hewfl.experiments import Results, frame, run
-from hewfl.experiments.run_folder import open_folder
-from hewfl.experiments.spec import USER_CODE, spec_from_table
+from hewfl.experiments.executor import Progress
+from hewfl.experiments.run import run_all
+from hewfl.experiments.run_folder import (
+    open_folder,
+    read_partial_results,
+    write_folder_checksums,
+)
+from hewfl.experiments.spec import USER_CODE, spec_from_table, write_spec
+from hewfl.experiments.user_code import record_user_files, user_code_names
 
 RULES = """
 from dataclasses import dataclass
@@ -312,7 +326,9 @@ def _rows(found: Any) -> Any:
 
 
 PLACES: dict[str, Any] = {
-    "method": lambda code, more: {"methods": [{"method": code} | more]},
+    "method": lambda code, more: {
+        "methods": [{"method": code, "label": "FedAvg"} | more]
+    },
     "partition": lambda code, more: {"clients": {"partition": code, "options": more}},
     "local_steps": lambda code, more: {
         "clients": {"local_steps": {"kind": code} | more}
@@ -334,21 +350,105 @@ def test_every_field_of_user_code_is_planted() -> None:
     assert last == set(PLACES)
 
 
-@pytest.mark.parametrize("field", PLACES)
-@pytest.mark.parametrize("code", ["os:system", "planted.py:Code"])
-def test_reading_a_run_runs_no_code(field: str, code: str, place: Path) -> None:
-    run(asked(methods=[{"method": "FedAvg", "step_scale": 0.1}]))
-    (folder,) = (place / "runs").iterdir()
-    (place / "planted.py").write_text("open('trace', 'w')\nCode = dict\n")
+PLANTED = "open('trace', 'w').close()\nCode = dict\n"
+"""A module that writes a file when it is imported."""
+CODES = ("os:system", "planted.py:Code", "planted:Code", "holder.inner:Code", "Entry")
+READING = (
+    ["ls", "runs"],
+    ["report", "RUN", "-o", "page.html"],
+    ["resume", "RUN"],
+    ["run", "RUN/spec.toml"],
+    ["run", "RUN/tuned.toml"],
+)
+"""What reads a finished run."""
+
+
+@pytest.fixture
+def planted(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Modules that tell when they are imported: files, a package, an entry point."""
+    monkeypatch.syspath_prepend(str(place))
+    (place / "planted.py").write_text(PLANTED)
+    (place / "holder").mkdir()
+    (place / "holder" / "__init__.py").write_text(PLANTED)
+    (place / "holder" / "inner.py").write_text(PLANTED)
+    offered = {"Entry": importlib.metadata.EntryPoint("Entry", "planted:Code", "any")}
+    monkeypatch.setattr(own_code, "entry_points", lambda _: offered)
+    return place
+
+
+def changed_spec(folder: Path, field: str, code: str, place: Path) -> None:
+    """Write a run's spec with code in one field."""
     more = {"command": "touch trace"} if code == "os:system" else {}
-    code = str(absolute_name(code, place))
+    code = str(absolute_name(code, place)) if code.endswith("py:Code") else code
     table = tomllib.loads((folder / "spec.toml").read_text())
     for name, value in PLACES[field](code, more).items():
         table[name] = table[name] | value if isinstance(value, dict) else value
     (folder / "spec.toml").write_text(tomli_w.dumps(table))
-    for words in (["ls", "runs"], ["report", str(folder), "-o", "page.html"]):
-        CliRunner().invoke(app, words)
-        assert not (place / "trace").exists(), words
+
+
+@pytest.mark.parametrize("is_recorded", [False, True])
+@pytest.mark.parametrize("field", PLACES)
+@pytest.mark.parametrize("code", CODES)
+def test_reading_a_run_runs_no_code(
+    field: str, code: str, is_recorded: bool, planted: Path
+) -> None:
+    run(asked(methods=[{"method": "FedAvg", "step_scale": 0.1}]))
+    (folder,) = (planted / "runs").iterdir()
+    changed_spec(folder, field, code, planted)
+    spec = open_folder(folder).spec
+    assert len(user_code_names(spec)) == 1
+    if is_recorded:  # as the author of a run would send it: finished and sealed
+        folder = folder.rename(folder.with_name(f"{spec.name}-{spec.digest}"))
+        record_user_files(folder, spec)
+        write_folder_checksums(open_folder(folder))
+        assert open_folder(folder).is_whole
+        changed = json.loads((folder / "summary.json").read_text())
+        assert open_folder(folder).summary == changed
+    read_in_python(folder)
+    for command in READING:
+        words = [word.replace("RUN", str(folder)) for word in command]
+        result = CliRunner().invoke(app, words)
+        assert not (planted / "trace").exists(), (words, result.output)
+        if is_recorded and words[0] in ("ls", "report", "resume"):
+            assert result.exit_code == 0, (words, result.output)
+        if not is_recorded and words[0] == "ls":
+            break  # the others may run what is not finished
+
+
+def read_in_python(folder: Path) -> None:
+    """Read all that Python can read of a run, damaged or not."""
+    opened = open_folder(folder)
+    readers = (
+        lambda: opened.results.frame("polars"),
+        lambda: opened.summary,
+        lambda: (opened.tuned, opened.choices, opened.is_done),
+        lambda: read_partial_results(opened),
+        lambda: write_spec(opened.spec),
+    )
+    for read in readers:
+        with contextlib.suppress(DataError, MissingExtraError):
+            read()
+
+
+def test_the_planted_module_would_tell(planted: Path) -> None:
+    with pytest.raises((InvalidInputError, RuleError)):
+        run(asked(methods=[{"method": "planted:Code"}]))
+    assert (planted / "trace").exists()
+
+
+@pytest.mark.parametrize("name", ["times.json", "summary.json", "checksums.json"])
+def test_what_is_written_again_without_code(name: str, place: Path) -> None:
+    run(asked())
+    (folder,) = (place / "runs").iterdir()
+    before = files_below(folder)
+    (folder / "code" / "rules.py").read_text()
+    marker = "open('trace', 'w').close()\n"
+    (folder / "code" / "beside.py").write_text(marker)
+    for each in (name, "checksums.json", "code.json"):
+        (folder / each).unlink(missing_ok=True)
+    run_all([open_folder(folder)], jobs=0, progress=Progress())
+    assert not (place / "trace").exists()
+    assert set(files_below(folder)) == set(before)
 
 
 def test_nothing_of_installed_code_is_imported_to_find_its_file(
@@ -439,7 +539,7 @@ def test_mistakes_in_faults_are_named(fault: Any, told: str, place: Path) -> Non
         ),
         (
             {"problem": {"factory": "rules:Idle", "solve_optimum": False}},
-            "problem.factory` must be code .*; got Idle.* which has no .*, `objectives`",
+            "problem.factory` must be code .*; got Idle.* has no .*, `objectives`",
         ),
         ({"methods": [{"method": "rules:Idle"}]}, "Idle.*has no .*`plan`, `decide`"),
         (
@@ -553,7 +653,7 @@ def test_a_copy_that_is_damaged_is_named(place: Path) -> None:
         with pytest.raises(DataError, match=r"rules.py has changed since the run"):
             act()
     copy.unlink()
-    with pytest.raises(DataError, match="rules.py is missing: put it back, or run its"):
+    with pytest.raises(DataError, match=r"rules.py is missing: put it back, or run"):
         run(folder)
     assert "is missing: put it" in " ".join(
         CliRunner().invoke(app, ["ls"]).output.split()

@@ -148,7 +148,7 @@ def record_user_files(folder: Path, spec: Spec) -> None:
     for place, source in places.items():
         if not (folder / place).exists():
             write_bytes(folder / place, source.read_bytes())
-    if places and not (folder / CODE).exists():
+    if user_code_names(spec) and not (folder / CODE).exists():
         digests = {place: file_sha256(folder / place) for place in sorted(places)}
         write_checksums(folder / CODE, digests)
 
