@@ -367,12 +367,17 @@ def lock(folder: Path) -> Iterator[None]:
     finally:
         # The files are removed before the release: after it they might belong to the
         # next holder. A process that waits for the removed file tries again.
-        for name in (HOLDER, LOCK):
-            with contextlib.suppress(OSError):  # Windows keeps open files
-                (folder / name).unlink()
+        _remove_lock_files(folder)
         file.release()
         with contextlib.suppress(OSError):  # not empty, as a rule
             folder.rmdir()
+
+
+def _remove_lock_files(folder: Path) -> None:
+    """Remove the files of a lock that this process holds."""
+    for name in (HOLDER, LOCK):
+        with contextlib.suppress(OSError):  # Windows keeps open files
+            (folder / name).unlink()
 
 
 def holder_of(folder: Path) -> str | None:
@@ -383,6 +388,9 @@ def holder_of(folder: Path) -> str | None:
 
     try:
         with FileLock(folder / LOCK, timeout=0, fallback_to_soft=False):
+            # Of a process that was killed; or it has just ended, and the line above
+            # made the file again.
+            _remove_lock_files(folder)
             return None
     except Timeout:
         with contextlib.suppress(OSError):
