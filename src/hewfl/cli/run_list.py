@@ -71,15 +71,16 @@ def _state(folder: Folder) -> str:
     running = "" if holder is None else f", {escape(holder)} works on it"
     if not folder.spec.is_record:
         verify(folder.path, remakes="results")
-    if folder.is_done:
-        if folder.is_whole or holder is not None:
-            return f"[green]done[/]{running}"
-        return "[green]done[/], but files are missing: resume it"
+    if folder.is_whole or (folder.is_done and holder is not None):
+        return f"[green]done[/]{running}"
     if not folder.spec.is_record and not folder.has_results:
         check_user_files(folder.path, folder.spec)
     for seed in folder.spec.seeds:
         read_json(folder.of_seed(seed) / "constants.json", missing=True)
-    return progress_text(folder) + running
+    progress = progress_text(folder)  # raises if a checkpoint is damaged
+    if folder.is_done:
+        return "results are there, other files are missing: resume it"
+    return progress + running
 
 
 def progress_text(folder: Folder) -> str:
