@@ -484,7 +484,7 @@ def test_a_fault_of_ones_own_acts_and_is_kept(place: Path) -> None:
         curves = [
             each.curve("UniformLocalSGD", quantity) for each in (results, expected)
         ]
-        np.testing.assert_array_equal(*curves)
+        np.testing.assert_array_equal(curves[0], curves[1])
     (folder,) = (place / "runs").glob("pulled-*")
     assert (folder / "code" / "rules.py").read_text() == RULES
     swapped = run(with_faults({"kind": "rules.py:Swap", "share": 0.2}))
@@ -649,9 +649,9 @@ def test_a_copy_that_is_damaged_is_named(place: Path) -> None:
     (folder / "seed-0" / "trace.jsonl").unlink()
     copy, text = folder / "code" / "rules.py", RULES + "# edited"
     copy.write_text(text)
-    for act in (lambda: run(folder), lambda: run(asked())):
+    for given in (folder, asked()):
         with pytest.raises(DataError, match=r"rules.py has changed since the run"):
-            act()
+            run(given)
     copy.unlink()
     with pytest.raises(DataError, match=r"rules.py is missing: put it back, or run"):
         run(folder)
