@@ -1,6 +1,11 @@
 # The public names of hewfl and their modules: `__init__.py` loads them from this list.
 
 from hewfl.aggregators import Aggregator, ExactWeights, Pipeline
+from hewfl.aggregators.robustness import (
+    RobustnessCertificate,
+    robustness_certificate,
+    worst_case_kappa,
+)
 from hewfl.algorithms.hew_control import HewControl
 from hewfl.algorithms.hew_het import HewHet
 from hewfl.algorithms.hew_hom import HewHom
@@ -142,6 +147,7 @@ __all__ = [
     "RandomLabels",
     "RandomParticipation",
     "RandomUpdates",
+    "RobustnessCertificate",
     "RootSet",
     "RotatingParticipation",
     "Round",
@@ -166,7 +172,9 @@ __all__ = [
     "data_gap",
     "post_local_weights",
     "predictive_control",
+    "robustness_certificate",
     "simulate",
     "solve_simplex_qp",
     "threshold_weights",
+    "worst_case_kappa",
 ]  # fmt: skip

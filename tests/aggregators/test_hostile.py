@@ -247,6 +247,6 @@ def test_training_survives_forty_percent(digits: Any, name: str) -> None:
         seed=0,
         evaluate_every=20,
     )
-    oracle, rooted, mixed = [r.objective for r in trace.records[-3:]]
+    oracle, rooted, mixed = [r.objective or np.inf for r in trace.records[-3:]]
     assert rooted < 1.35 * oracle
     assert mixed < (1.15 if attack is None else 2.5) * oracle

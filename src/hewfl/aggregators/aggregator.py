@@ -33,6 +33,7 @@ from hewfl.core.validation import (
     as_float64,
     invalid,
     positives,
+    real_vector,
     wholes,
 )
 from hewfl.displacements.backend import to_host
@@ -183,11 +184,14 @@ class Aggregator(Validated):
             _check_state(state, before)
             before = grow_state(state, before)
         decision, after = self.decide(round_, before)
+        chosen = real_vector(
+            f"the weights of {self.name}", decision.weights, len(order)
+        )
         weights = np.zeros(n)
-        weights[order] = decision.weights
+        weights[order] = chosen
         step, status = decision.step, decision.status
         if step is None:
-            step = round_.displacements.combine(decision.weights)
+            step = round_.displacements.combine(chosen)
         if len(order) < n:
             status += f"; {n - len(order)} of {n} updates are not finite: weight zero"
         step = to_host(step)
@@ -258,8 +262,12 @@ def faulty_count(f: int | float, round_: Round, most: int) -> int:
         The number f, never below zero.
     """
     n = round_.displacements.n if round_.present is None else round_.present
-    count = int(f) if hasattr(f, "__index__") else int(f * n + 1e-9)
-    return max(0, min(count, most))
+    return max(0, min(assumed_count(f, n), most))
+
+
+def assumed_count(f: int | float, n: int) -> int:
+    """F itself, or ⌊f n⌋ of a fraction of n clients."""
+    return int(f) if hasattr(f, "__index__") else int(f * n + 1e-9)
 
 
 def grow_state(state: Any, fresh: Any) -> Any:

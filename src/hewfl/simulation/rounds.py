@@ -61,7 +61,7 @@ from hewfl.server.state import (
 from hewfl.simulation.branches import run_branches
 from hewfl.simulation.draws import draw, draw_probes
 
-Kind = Literal["ok", "diverged", "refused", "stopped", "empty"]
+Kind = Literal["ok", "rejected", "diverged", "refused", "stopped", "empty"]
 
 
 @final
@@ -163,13 +163,14 @@ class EntryRound:
 
     Attributes:
         state: after the round.
-        kind: "ok"; "diverged" or "refused": the entry stops in this round; "stopped":
-            it stopped before; "empty": no client took part.
+        kind: "ok"; "rejected": the algorithm accepts no step in this round; "diverged"
+            or "refused": the entry stops in this round; "stopped": it stopped before;
+            "empty": no client took part.
         status: one sentence.
         cohort: clients with finite vectors, None without branches.
         decision: the algorithm's, None unless `kind` is "ok".
         excluded: clients whose vectors were not finite.
-        observed: values of the line search and of observers.
+        observed: values of the algorithm, of the line search and of observers.
     """
 
     state: ServerState
@@ -520,6 +521,9 @@ def finish_entry(
             strict=True,
             void="some clients are faulty" if setting.faults.faulty else "",
         )
+    if outcome.kind == "rejected":
+        numbers, why = dict(outcome.observed), f"rejected: {outcome.status}"
+        return EntryRound(state, "rejected", why, cohort, None, excluded, numbers)
     if outcome.decision is None:
         is_finite = outcome.kind != "diverged"
         stopped = replace(state, diverged=not is_finite, refused=is_finite)
