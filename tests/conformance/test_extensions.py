@@ -227,8 +227,8 @@ def federate(method: Any, updates: list[Any], rounds: int) -> Any:
     return state.anchor
 
 
-NOT_SUPPLIED = {"oracle", "qfedavg", "fltrust"}
-"""They need the truth, losses and a root gradient."""
+NOT_SUPPLIED = {"oracle", "qfedavg"}
+"""They need the truth and losses."""
 
 
 @pytest.mark.parametrize("name", sorted({*aggregators.NAMES} - NOT_SUPPLIED))

@@ -26,7 +26,6 @@ from hewfl.torch.job import choose_method
 CASES = [*ALGORITHMS, Case("median", Median(), averages=False)]
 REFUSED = (
     *("FedProx", "MinibatchSGD", "qfedavg", "qfedavg-half", "hew-control", "oracle"),
-    "fltrust",
 )
 """In a torch job: losses and local steps of another kind are not to be had there."""
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
