@@ -49,6 +49,7 @@ from hewfl.aggregators.preaggregation import (
     SoftMix,
     WorkerMomentum,
 )
+from hewfl.aggregators.robustness import Certified
 from hewfl.aggregators.similarity import (
     Agreement,
     FedAdp,
@@ -270,7 +271,7 @@ def find_maker(name: object) -> tuple[Any, dict[str, Any]]:
 
 __all__ = [
     "ARC", "CAF", "MDA", "NAMES", "NNM", "PREAGGREGATIONS", "Aggregator", "Agreement",
-    "Bucketing", "Bulyan", "CenteredClipping", "Clip", "CoordinateMedian",
+    "Bucketing", "Bulyan", "CenteredClipping", "Certified", "Clip", "CoordinateMedian",
     "Disagreement", "DnC", "ExactWeights", "FLTrust", "FedAWARE", "FedAdp", "FedExP",
     "FedMGDAPlus", "GeometricMedian", "Krum", "Meamed", "Mean", "MultiKrum",
     "NormalizedMean", "Oracle", "Pipeline", "PowerWeights", "PreAggregation", "QFedAvg",

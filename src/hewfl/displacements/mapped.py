@@ -14,7 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hewfl.core.array_types import Float64
-from hewfl.core.displacements import Displacements, LinearCombination, RoundProducts
+from hewfl.core.displacements import (
+    Displacements,
+    Distorted,
+    LinearCombination,
+    RoundProducts,
+)
 from hewfl.core.validation import Array, PerClient
 
 
@@ -89,6 +94,12 @@ class MappedDisplacements:
         else:
             answer = basis.mapped(self.map, slopes, along, curvature)
         return RoundProducts(*answer, plain.exponent)
+
+    def distortion(self, failure: float) -> tuple[float, float]:
+        """That of Δ: mapped vectors are in its span."""
+        if isinstance(self.base, Distorted):
+            return self.base.distortion(failure)
+        return 0.0, 0.0
 
     def dot(self, u: Any, v: Any) -> float:
         """⟨u, v⟩."""
