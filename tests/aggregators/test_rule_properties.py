@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hewfl import SolverError, aggregators
@@ -70,12 +70,11 @@ def decide(name: str, rows: Any, **more: Any) -> Any:
 
 @every_rule
 @given(where=rounds, kind=st.sampled_from(KINDS + EXTREMES))
-@settings(max_examples=30, deadline=None)
 def test_steps_are_finite(name: str, where: Any, kind: str) -> None:
     rows = rows_of(kind, *where)
     try:
         decision = decide(name, rows)
-    except SolverError:  # its quadratic program spans 300 decades, and it says so
+    except (SolverError, RuntimeWarning):  # a quadratic program of 300 decades
         assert name == "fedaware"
         assert kind in ("one far", "mixed")
         return
@@ -87,7 +86,6 @@ def test_steps_are_finite(name: str, where: Any, kind: str) -> None:
 
 @every_rule
 @given(where=planes)
-@settings(max_examples=15, deadline=None)
 def test_weights_move_with_the_clients(name: str, where: Any) -> None:
     """Numbers of clients go with them: memories and random streams do not matter."""
     rows = rows_of("normal", *where)
@@ -101,7 +99,6 @@ def test_weights_move_with_the_clients(name: str, where: Any) -> None:
 
 @pytest.mark.parametrize("name", TRANSLATED)
 @given(where=rounds, kind=st.sampled_from(("normal", "grid", "twins")))
-@settings(max_examples=15, deadline=None)
 def test_a_common_part_moves_the_step(name: str, where: Any, kind: str) -> None:
     rows = rows_of(kind, *where)
     common = 3.0 * np.arange(1.0, rows.shape[1] + 1)
@@ -111,7 +108,6 @@ def test_a_common_part_moves_the_step(name: str, where: Any, kind: str) -> None:
 
 @pytest.mark.parametrize("name", MAPS)
 @given(where=rounds, kind=st.sampled_from(KINDS + EXTREMES))
-@settings(max_examples=30, deadline=None)
 def test_maps_are_finite_averages_or_shorten(name: str, where: Any, kind: str) -> None:
     """Rows of A sum to one at most, and no map makes the longest update longer."""
     rows = rows_of(kind, *where)
@@ -129,7 +125,6 @@ def test_maps_are_finite_averages_or_shorten(name: str, where: Any, kind: str) -
 
 @pytest.mark.parametrize("name", MAPS)
 @given(where=rounds)
-@settings(max_examples=15, deadline=None)
 def test_maps_move_with_the_clients(name: str, where: Any) -> None:
     rows = rows_of("normal", *where)
     order = np.random.default_rng(where[2]).permutation(len(rows))

@@ -115,11 +115,7 @@ def of_aggregators() -> list[Case]:
             under(a.make("arc+nnm+trimmed-mean", f=2)),
             averages=False,
         ),
-        Case(
-            "nnm-median",
-            under(a.make("clip+nnm+geometric-median", f=2)),
-            averages=False,
-        ),
+        Case("nnm-mean", under(a.make("clip+nnm+mean", f=2)), averages=False),
         Case("softmix", under(a.make("softmix+geometric-median")), averages=False),
         Case("momentum", under(a.make("worker-momentum+nnm+krum"))),
         Case("momentum-median", under(a.make("worker-momentum+coordinate-median"))),

@@ -20,6 +20,9 @@ from hewfl.core.displacements import Displacements, StoredBlocks
 from hewfl.core.round import Decision, Round
 from hewfl.core.validation import Array, Faulty, Ints, Mask, PerClient
 
+ROUNDED = 1e-15
+"""Distances to a median that differ by less than this share of it are equal but for
+rounding."""
 NETWORK = 32
 """Up to so many clients a sorting network takes about half the time of `np.sort`."""
 
@@ -263,12 +266,14 @@ def means_around_median(
     def first(ordered: Float[Array, "n k"]) -> Float64[Array, " k"]:
         n = len(ordered)
         middle = ordered[[(n - 1) // 2, n // 2]].mean(axis=0, dtype=np.float64)
-        best = np.full(len(middle), np.inf)
         place = np.zeros(len(middle))
-        for k in range(n - count + 1):
+        best = np.maximum(middle - ordered[0], ordered[count - 1] - middle)
+        error = ROUNDED * np.abs(middle)
+        for k in range(1, n - count + 1):
             far = np.maximum(middle - ordered[k], ordered[k + count - 1] - middle)
-            place += 0.5 * (far == best)  # halfway to the next window, which ties
-            np.copyto(place, k, where=far < best)
+            ahead = best - far
+            np.copyto(place, k, where=ahead > error)
+            place += 0.5 * (np.abs(ahead) <= error)  # halfway to a window that ties
             np.minimum(best, far, out=best)
         return place
 
