@@ -168,7 +168,8 @@ class HewAverager(ModelAverager):  # type: ignore[misc]  # torch is untyped to m
             state: of `state_dict`, of this rank or any other.
 
         Raises:
-            DataError: the state is damaged, or of another format, model or aggregator.
+            DataError: the state is damaged, or of another format, model or server
+                step.
         """
         self._work = load_job_state(self._job, state)
         self.step = int(state["step"])

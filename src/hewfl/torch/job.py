@@ -194,6 +194,7 @@ class Job:
             is_steady and self.comm.has_time_limits and self.access < Access.ENTRIES
         )
         predicts = predicts and not (self.options.overlap or self.exchange.compressed)
+        predicts = predicts and not self.rendezvous.is_shared
         self.predicted = self._last_weights if predicts else None
         self._last_weights, self._last_agreed = weights, agreed
         self.weights_digest = digest(weights.tolist())

@@ -152,7 +152,8 @@ class HewLocalSGD:
 
         Raises:
             InvalidInputError: other parameters require gradients than at construction.
-            RankError: ranks are missing or disagree, or no model would be finite.
+            RankError: ranks are missing or disagree, no model would be finite, or
+                parameters moved though no step of the optimisers was counted.
         """
         self._check_parameters()
         report = sync(self._job, self._steps.work)
@@ -228,7 +229,9 @@ class HewLocalSGD:
     def state_dict(self) -> dict[str, Any]:
         """What to save on each rank, besides its model's and optimiser's states.
 
-        The parameters are in it: construction gives all ranks those of rank 0.
+        The parameters are in it: construction gives all ranks those of rank 0. With
+        `overlap` a pending sum is applied first: call on all ranks at the same step; a
+        resumed run equals one that saved there, and not one that did not.
 
         Returns:
             Plain numbers and tensors, as copies.
@@ -239,16 +242,16 @@ class HewLocalSGD:
         """Continue where `state_dict` was called; load model and optimiser as well.
 
         The order does not matter: both may be loaded before or after construction. A
-        state of another rank, or of a job with more or fewer ranks, gives what all
-        ranks share: the common model, the server step's memory, the server's control
-        variate.
+        state of another rank, of a job with more or fewer ranks, or with another
+        aggregator gives what all ranks share: the common model, the server step's
+        memory, the server's control variate.
 
         Args:
             state: of `state_dict`, of this rank or any other.
 
         Raises:
-            DataError: the state is damaged, or of another format, model or aggregator;
-                nothing has changed then.
+            DataError: the state is damaged, or of another format, model or server
+                step; nothing has changed then.
         """
         self._steps.work = load_job_state(self._job, state)
 
@@ -261,9 +264,16 @@ class HewLocalSGD:
         """Remove the hooks from the optimiser, without a last round."""
         if self._hooks is not None:
             self._hooks.close()
+            self._hooks = None
 
     def __enter__(self) -> "HewLocalSGD":
-        """Register hooks on the optimiser."""
+        """Register hooks on the optimiser.
+
+        Raises:
+            InvalidInputError: they are registered: steps would count twice.
+        """
+        if self._hooks is not None:
+            raise invalid("with", "entered once at a time", "a second time")
         self._hooks = self._steps.register_hooks(
             self._job, self._check_parameters, self.sync
         )
@@ -292,7 +302,6 @@ class HewLocalSGD:
                 break
         if self._job.options.overlap:
             apply_pending(self._job)
-            self._job.model.set_parameters()  # x to the bit, not x + (y − y)
 
     def _check_parameters(self) -> None:
         self._job.parameters.check(self._model.named_parameters())

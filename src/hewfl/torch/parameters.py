@@ -166,11 +166,13 @@ class BucketLayout:
     Attributes:
         buckets: in order; the same on all ranks.
         parameters: d.
+        form: a number that differs where models differ.
         signature: a number that differs where layouts differ.
     """
 
     buckets: tuple[Bucket, ...]
     parameters: int
+    form: int
     signature: int
 
 
@@ -200,7 +202,8 @@ def plan_layout(parameters: Sequence[torch.Tensor], bucket_bytes: int) -> Bucket
             buckets.append(Bucket(dtype, tuple(pieces), begin))
             begin += buckets[-1].size
     described = [(str(p.dtype), tuple(p.shape), p.stride()) for p in parameters]
-    return BucketLayout(tuple(buckets), begin, digest(described, bucket_bytes))
+    form, signature = digest(described), digest(described, bucket_bytes)
+    return BucketLayout(tuple(buckets), begin, form, signature)
 
 
 def digest(*values: Any) -> int:

@@ -100,6 +100,23 @@ class SharedModel:
             if weight != 1:
                 difference.mul_(weight)
 
+    @property
+    def is_captured(self) -> bool:
+        """Whether a captured y is kept."""
+        return len(self._captured) > 0
+
+    def has_moved(self) -> bool:
+        """Whether y differs from the model that it was set to last."""
+        buckets = range(len(self.layout.buckets))
+        starts = self._captured or [self.origin(b) for b in buckets]
+        return any(
+            not torch.equal(piece, start)
+            for b, bucket in enumerate(self.layout.buckets)
+            for piece, start in zip(
+                self.pieces(b), bucket.split(starts[b]), strict=True
+            )
+        )
+
     def sum_buffer(self, b: int) -> torch.Tensor:
         """Memory for a sum on a bucket."""
         if b not in self._sums:
@@ -197,19 +214,20 @@ class SharedModel:
         """Replace x by what `advance` has made, and set y = x.
 
         After `capture` y becomes x + (y − what was captured): steps made since then
-        stay, on top of the new x.
+        stay, on top of the new x. Without such steps it is x to the bit.
 
         Args:
             rounds: done before this one; the average depends on it.
         """
         p = average_weight(self.server_step, rounds) if self.average else 0.0
+        is_ahead = self.is_captured and self.has_moved()
         for b, (x, memory) in self._next.items():
             bucket, y = self.layout.buckets[b], self.pieces(b)
             self._swap_in(b, x, memory)
             if self.average:
                 mean = self.average[b]
                 mean.copy_(add_iterate(p, mean, self.anchor[b]))
-            if self._captured:
+            if is_ahead:
                 ahead = x.to(self.device, bucket.dtype) - self._captured[b]
                 torch._foreach_add_(y, bucket.split(ahead))
             else:
