@@ -23,8 +23,6 @@ from tests.torch.scenarios import (
     play,
 )
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import distribute_tensor
 
 from hewfl import (
     FedProx,
@@ -496,21 +494,3 @@ def test_options_are_checked() -> None:
     with pytest.raises(InvalidInputError, match="`timeout` must be positive; got 0"):
         SyncOptions(timeout=0)
     assert SyncOptions(timeout=60) == SyncOptions(timeout=timedelta(minutes=1))
-
-
-def spread(_: int, ranks: int) -> str:
-    """A module whose parameters torch has spread over the ranks itself."""
-    module = nn.Linear(4, 4)
-    mesh = init_device_mesh("cpu", (ranks,))
-    module.weight = nn.Parameter(distribute_tensor(module.weight.detach(), mesh))
-    with pytest.raises(InvalidInputError) as caught:
-        make(module)
-    return str(caught.value)
-
-
-def test_spread_parameters_are_refused(pool: Pool) -> None:
-    for text in pool.run(spread, 2):
-        assert text == (
-            "`parameters` must be whole on each rank: FSDP and tensor parallelism are "
-            "not supported; got a DTensor as number 0"
-        )

@@ -191,7 +191,7 @@ class HewAverager(ModelAverager):  # type: ignore[misc]  # torch is untyped to m
             for item in items
             for tensor in (item["params"] if isinstance(item, dict) else [item])
         ]
-        expected = {id(tensor) for tensor in self._job.model.parameters}
+        expected = {id(tensor) for tensor in self._job.parameters.trainable.values()}
         if {id(tensor) for tensor in tensors if tensor.requires_grad} != expected:
             rule = "the parameters given at construction"
             raise invalid("params", rule, f"{len(tensors)} tensors, others among them")

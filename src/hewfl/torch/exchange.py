@@ -29,7 +29,7 @@ from hewfl.core.validation import Array, Ints
 from hewfl.displacements.count_sketch import CountSketch
 from hewfl.displacements.dense import as_dense
 from hewfl.displacements.sharded import ShardedDisplacements, VectorShard
-from hewfl.torch.collectives import Communicator
+from hewfl.torch.collectives import Communicator, Shards
 from hewfl.torch.parameters import Bucket
 from hewfl.torch.shared_model import SharedModel, largest
 
@@ -56,6 +56,7 @@ class Exchange:
         model: whose displacements.
         comm: collectives of the ranks.
         compression: of sums; None sends them as they are.
+        shards: of each replica.
 
     Attributes:
         compressed: sums in bfloat16, None without compression.
@@ -67,7 +68,9 @@ class Exchange:
         model: SharedModel,
         comm: Communicator,
         compression: Literal["bfloat16"] | None,
+        shards: Shards,
     ) -> None:
+        self._shards = shards
         self._model, self._comm, self._buckets = model, comm, model.layout.buckets
         self.compressed = (
             None if compression is None else Bfloat16Sum(self._buckets, comm)
@@ -89,7 +92,7 @@ class Exchange:
         return np.dtype(np.float32 if itemsize <= 4 else np.float64)
 
     def sketch(self, rounds: int) -> NDArray[np.uint8]:
-        """This rank's displacement in `SKETCH_BYTES` bytes.
+        """The displacement of this rank's replica in `SKETCH_BYTES` bytes.
 
         Signs differ in every round, so that errors of sketches do not accumulate.
         """
@@ -104,9 +107,9 @@ class Exchange:
             if is_native and bucket.dtype == torch.float32:  # arrays convert faster
                 sums, origin = total.numpy(), origin.numpy()
                 pieces = [piece.numpy() for piece in pieces]
-            count_sketch.add(sums, pieces, bucket.begin, origin)
-        numbers: NDArray[Any] = total.cpu().numpy().astype(self._sketch_dtype)
-        return numbers.view(np.uint8)
+            count_sketch.add(sums, pieces, self._shards.begin + bucket.begin, origin)
+        numbers: NDArray[Any] = self._shards.sum(total.cpu().numpy())
+        return numbers.astype(self._sketch_dtype).view(np.uint8)
 
     def decode_sketches(self, table: NDArray[np.uint8]) -> Float64[Array, "n k"]:
         """The sketches of all ranks from their bytes."""
@@ -177,19 +180,22 @@ class Exchange:
             self._model.displacement(b, sent[bucket.begin :][: bucket.size])
         rows = received.view(n, -1)
         handle = self._comm.start_all_to_all(sent, rows)
-        reach, lengths = float(largest(sent)), np.zeros(n)
-        lengths[self._comm.rank] = 1.0 + (reach > 0) if math.isfinite(reach) else 0.0
-        codes = self._comm.sum(lengths)  # 0 not finite, 1 at rest, 2 moved
+        reach, flags = float(largest(sent)), np.zeros((2, n))
+        flags[:, self._comm.rank] = not math.isfinite(reach), reach > 0
+        is_lost, has_moved = self._sum(flags.reshape(-1)).reshape(2, n) > 0
         self._comm.wait([handle])
-        participants, unmoved = split_unmoved(active[codes[active] > 0], codes > 1)
+        participants, unmoved = split_unmoved(active[~is_lost[active]], has_moved)
         if len(participants) == 0:
             return participants, unmoved, None
         origin = int(np.argmin(total_steps[participants]))
         is_all = len(participants) == n
         data = as_dense("displacements", rows if is_all else rows[participants])
         d = self._model.layout.parameters
-        shards = ShardedDisplacements(data, self._comm.sum, d, origin)
-        return participants, unmoved, shards
+        return participants, unmoved, ShardedDisplacements(data, self._sum, d, origin)
+
+    def _sum(self, values: Float64[Array, " k"]) -> Float64[Array, " k"]:
+        """Numbers summed over the ranks of all replicas."""
+        return self._shards.sum(self._comm.sum(values))
 
     def own_part(self, wholes: Sequence[torch.Tensor]) -> VectorShard:
         """This rank's entries of a vector that all ranks hold bucket by bucket."""

@@ -57,6 +57,10 @@ class HewLocalSGD:
     update all of them and nothing else. Each of several optimisers updates a part, and
     a step is complete when each has made one.
 
+    Parameters may be sharded, by `fully_shard` over one dimension of a mesh: the ranks
+    of `process_group` are then those with the same shard, and each replica counts as
+    one rank. All ranks of a replica make the same steps.
+
     Control variates correct the gradients that `optimizer.step()` uses: the first step
     of all ranks is a rendezvous, and a rank may miss it only by leaving the block. With
     plain SGD the control variates follow from displacements and need one learning rate
@@ -95,7 +99,8 @@ class HewLocalSGD:
                 `FedAvgM(…)`. Local steps and learning rates are those of the optimiser.
                 By default `Sieve(tolerance=0.2, by="equal")`: equal weights among ranks
                 that agree with the others.
-            process_group: the ranks; all by default.
+            process_group: the ranks; all by default. Where parameters are sharded, the
+                ranks with the same shard: `mesh["replicate"].get_group()`.
             options: all other options.
 
         Raises:
@@ -112,6 +117,9 @@ class HewLocalSGD:
             map(is_plain_sgd, self._optimizers)
         )
         self._job = Job(parameters, group, algorithm, options, is_plain_sgd=is_plain)
+        if self._job.shards.count > 1 and isinstance(every, timedelta):
+            rule = "a number of steps, where parameters are sharded"
+            raise invalid("sync_every", rule, sync_every)
         self._steps = StepCounter(self._optimizers, every)
         self._hooks: ExitStack | None = None
         self.last: SyncReport | None = None
@@ -224,7 +232,23 @@ class HewLocalSGD:
         Raises:
             InvalidInputError: the job has no average.
         """
-        return self._job.averaged_model()
+        return self._averaged_model()
+
+    @contextmanager
+    def _averaged_model(self) -> Iterator[None]:
+        self._reshard()
+        with self._job.averaged_model():
+            try:
+                yield
+            finally:
+                self._reshard()
+
+    def _reshard(self) -> None:
+        """Drop whole parameters that FSDP keeps after a forward: shards are changed."""
+        if self._job.shards.count > 1:
+            for module in self._model.modules():
+                if hasattr(module, "reshard"):
+                    module.reshard()
 
     def state_dict(self) -> dict[str, Any]:
         """What to save on each rank, besides its model's and optimiser's states.
@@ -253,10 +277,12 @@ class HewLocalSGD:
             DataError: the state is damaged, or of another format, model or server
                 step; nothing has changed then.
         """
+        self._reshard()
         self._steps.work = load_job_state(self._job, state)
 
     def discard_local_steps(self) -> None:
         """Return to the common model, without the steps since the last round."""
+        self._reshard()
         self._job.model.set_parameters()
         self._steps.reset()
 
@@ -304,6 +330,7 @@ class HewLocalSGD:
             apply_pending(self._job)
 
     def _check_parameters(self) -> None:
+        self._reshard()
         self._job.parameters.check(self._model.named_parameters())
 
 

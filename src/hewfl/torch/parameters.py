@@ -27,17 +27,14 @@ class SharedParameters:
 
     Attributes:
         trainable: those that require gradients, in order.
-        frozen: the others, except DTensors.
+        frozen: the others, or this rank's shards of them.
     """
 
     def __init__(self, named: Iterable[tuple[str, torch.Tensor]]) -> None:
         by_name = dict(named)
         self.trainable = {name: p for name, p in by_name.items() if p.requires_grad}
-        self.frozen = [
-            p
-            for p in by_name.values()
-            if not (p.requires_grad or is_dtensor(p)) and p.numel()
-        ]
+        frozen = [local_part(p) for p in by_name.values() if not p.requires_grad]
+        self.frozen = [p for p in frozen if p.numel()]
         self._forms = [form_of(p) for p in self.trainable.values()]
 
     def check(self, named: Iterable[tuple[str, torch.Tensor]]) -> None:
@@ -87,14 +84,46 @@ class SharedParameters:
 
 
 def form_of(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Precision, shape and order in memory."""
-    return str(tensor.dtype), tuple(tensor.shape), tensor.stride()
+    """Precision, shape and order in memory; of a DTensor also where its shard is."""
+    place = (local_part(tensor).data_ptr(),) if is_dtensor(tensor) else ()
+    return str(tensor.dtype), tuple(tensor.shape), tensor.stride(), *place
 
 
 def is_dtensor(parameter: torch.Tensor) -> bool:
     """Whether a tensor is distributed over ranks; its module is loaded only if used."""
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(parameter, module.DTensor)
+
+
+def local_part(tensor: torch.Tensor) -> torch.Tensor:
+    """What this rank holds of a tensor: its shard of a DTensor, in the same memory."""
+    if not is_dtensor(tensor):
+        return tensor
+    shard: torch.Tensor = tensor.detach().to_local()
+    return shard
+
+
+def shard_group(named: Mapping[str, torch.Tensor]) -> Any:
+    """The ranks over which parameters are sharded, None where they are whole.
+
+    Raises:
+        InvalidInputError: some are whole and some sharded, or they are not sharded
+            along one and the same dimension of a mesh.
+    """
+    meshes = {id(p.device_mesh): p.device_mesh for p in named.values() if is_dtensor(p)}
+    if not meshes:
+        return None
+    mesh = next(iter(meshes.values()))
+    rule = "all whole, or all sharded over one dimension of a mesh (`fully_shard(model,"
+    rule += ' mesh=mesh["shard"])`)'
+    for name, p in named.items():
+        if not is_dtensor(p):
+            raise invalid("parameters", rule, f"{name}, which is whole")
+        is_sharded = len(p.placements) == 1 and p.placements[0].is_shard()
+        if not is_sharded or p.device_mesh != mesh:
+            got = f"{name}, {p.placements} on {p.device_mesh}"
+            raise invalid("parameters", rule, got)
+    return mesh.get_group()
 
 
 @final
@@ -177,13 +206,14 @@ class BucketLayout:
 
 
 def plan_layout(parameters: Sequence[torch.Tensor], bucket_bytes: int) -> BucketLayout:
-    """Cut a model into buckets of at most `bucket_bytes`.
+    """Cut a model, or this rank's shard of it, into buckets of at most `bucket_bytes`.
 
     Raises:
         InvalidInputError: there is no parameter, there are several devices, a precision
-            is not floating, or a parameter is a DTensor or has gaps or overlaps in
-            memory.
+            is not floating, or a parameter has gaps or overlaps in memory.
     """
+    described = [(str(p.dtype), tuple(p.shape), p.stride()) for p in parameters]
+    parameters = [local_part(p) for p in parameters]
     if not any(p.numel() for p in parameters):
         raise invalid("parameters", "at least one that requires a gradient", "none")
     devices = sorted({str(p.device) for p in parameters})
@@ -201,8 +231,7 @@ def plan_layout(parameters: Sequence[torch.Tensor], bucket_bytes: int) -> Bucket
         for pieces in _cut(indices, sizes, max(1, bucket_bytes // dtype.itemsize)):
             buckets.append(Bucket(dtype, tuple(pieces), begin))
             begin += buckets[-1].size
-    described = [(str(p.dtype), tuple(p.shape), p.stride()) for p in parameters]
-    form, signature = digest(described), digest(described, bucket_bytes)
+    form, signature = digest(described), digest(described, begin, bucket_bytes)
     return BucketLayout(tuple(buckets), begin, form, signature)
 
 
@@ -217,9 +246,6 @@ def flat_view(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _check(k: int, parameter: torch.Tensor) -> None:
-    if is_dtensor(parameter):
-        rule = "whole on each rank: FSDP and tensor parallelism are not supported"
-        raise invalid("parameters", rule, f"a DTensor as number {k}")
     if not parameter.dtype.is_floating_point:
         raise invalid("parameters", "floating", f"{parameter.dtype} for number {k}")
     expected = 1

@@ -49,7 +49,7 @@ def job_state(job: Job, work: RankWork) -> dict[str, Any]:
         "rounds": job.rounds,
         "variates_initialised": variates is None or variates.is_initialised,
         "scale": job.scale,
-        "common": {k: _join(parts) for k, parts in _common_parts(job).items()},
+        _common_key(job): {k: _join(v) for k, v in _common_parts(job).items()},
         _rank_key(job): local | {k: _join(v) for k, v in _rank_parts(job).items()},
     }
 
@@ -68,9 +68,10 @@ def load_job_state(job: Job, state: Mapping[str, Any]) -> RankWork:
     """
     _require_identity(job, state)
     local, common = _own_part(job, state), _common_parts(job)
-    if local is None and "server" not in state["common"]:  # without control variates
+    shared = state[_common_key(job)]
+    if local is None and "server" not in shared:  # without control variates
         common.pop("server", None)
-    sources: list[tuple[dict[str, Parts], Any]] = [(common, state["common"])]
+    sources: list[tuple[dict[str, Parts], Any]] = [(common, shared)]
     algorithm, work = job.initial_state(), RankWork()
     if local is not None:
         sources.append((_rank_parts(job), local))
@@ -96,7 +97,7 @@ def _own_part(job: Job, state: Mapping[str, Any]) -> Any:
     """The part of this rank in a state; None where the rank joins."""
     local = state.get(_rank_key(job))
     if state["aggregator"] != repr(job.algorithm):
-        if job.comm.rank == 0:
+        if job.is_first:
             text = "the state is of %s: what all ranks share is loaded, no local steps"
             _log.warning(text, state["aggregator"])
         return None
@@ -142,6 +143,9 @@ def _require_identity(job: Job, state: Mapping[str, Any]) -> None:
         if loaded != value:
             text = f"the state is of another job: its {name} is {loaded}, not {value}"
             raise DataError(text)
+    if _common_key(job) not in state:
+        text = f"the state is of a job with other shards: it has no {_common_key(job)}"
+        raise DataError(text)
 
 
 def _common_parts(job: Job) -> dict[str, Parts]:
@@ -186,7 +190,11 @@ def _joined_shape(tensors: list[torch.Tensor]) -> tuple[int, ...]:
 
 
 def _rank_key(job: Job) -> str:
-    return f"rank {job.comm.rank} of {job.comm.ranks}"
+    return f"rank {job.comm.rank} of {job.comm.ranks}{job.shards.name}"
+
+
+def _common_key(job: Job) -> str:
+    return f"common{job.shards.name}"
 
 
 def _identity(job: Job) -> dict[str, Any]:

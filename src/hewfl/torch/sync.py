@@ -81,8 +81,9 @@ def sync(job: Job, work: RankWork) -> SyncReport | None:
     if samples is not None and job.probe is None:
         rule = "left out without a probe (`HewLocalSGD.set_probe`)"
         raise invalid("server_step.line_search_samples", rule, samples)
-    if work.total_step == 0:
-        work = replace(work, uncounted=_has_moved(job))
+    uncounted = work.total_step == 0 and _has_moved(job)
+    counts = job.shards.sum(np.array([uncounted, work.tokens], dtype=np.float64))
+    work = replace(work, uncounted=bool(counts[0]), tokens=int(counts[1]))
     apply_pending(job)
     start, sent_before = time.perf_counter(), job.comm.bytes_sent
     last = job.product, job.weights_digest
@@ -174,7 +175,7 @@ def _initialise_variates(job: Job, records: RankRecords) -> None:
     participants = np.flatnonzero((finite != 0) & (leaving == 0))
     job.variates.initialise(participants)
     lost = np.flatnonzero(finite == 0).tolist()
-    if lost and job.comm.rank == 0:
+    if lost and job.is_first:
         text = "the first gradient was not finite on %s; it is replaced by the mean"
         _log.warning(text, name_ranks(lost))
     if job.trace is not None:
@@ -217,9 +218,7 @@ def _aggregate_sum(job: Job, records: RankRecords) -> RoundOutcome:
         participants = participants[finite[participants]]
         participants, unmoved = split_unmoved(participants, np.any(rows, axis=1))
         rows = rows if len(participants) == len(rows) else rows[participants]
-    sketches = SketchedDisplacements(
-        len(participants), job.model.layout.parameters, rows
-    )
+    sketches = SketchedDisplacements(len(participants), job.shards.total, rows)
     round_ = _make_round(job, NoAnchor(), sketches, participants, records)
     decision, state = checked_decision(job.algorithm, round_, job.state)
     if decision.step is not None:
@@ -397,9 +396,11 @@ def _advance(
     for b, step in enumerate(steps):
         part, reach = job.model.advance(b, step, multiplies=multiplies)
         product, magnitudes = product + part, [*magnitudes, reach]
-    if not job.model.is_representable(magnitudes):
+    is_lost = not job.model.is_representable(magnitudes)
+    totals = job.shards.sum(np.array([is_lost, float(product)], dtype=np.float64))
+    if totals[0]:
         raise _range_error(job, decision)
-    return float(product)
+    return float(totals[1])
 
 
 def _commit(job: Job, rounds: int) -> None:
@@ -470,7 +471,7 @@ def _note_zero_weights(job: Job, outcome: RoundOutcome) -> Decision:
     text = name_zero_weights(job.zero_weight, weights, ranks)
     if not text:
         return decision
-    if job.comm.rank == 0:
+    if job.is_first:
         hint = "its work has no effect: check its data, or choose another aggregator"
         _log.warning("round %d: %s (%s)", job.rounds, text, hint)
     return replace(decision, status=f"{decision.status}; {text}")
@@ -502,7 +503,7 @@ def _describe(job: Job, records: RankRecords, outcome: RoundOutcome) -> dict[str
     participants, ranks = outcome.cohort.clients, range(job.comm.ranks)
     active = set(records.active.tolist()) - set(outcome.unmoved.tolist())
     lost = tuple(sorted(active - set(participants.tolist())))
-    if lost and job.comm.rank == 0:
+    if lost and job.is_first:
         text = "round %d: weight zero for %s, whose model was not finite"
         _log.warning(text, job.rounds, name_ranks(lost))
     weights = np.zeros(len(ranks))
