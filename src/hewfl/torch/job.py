@@ -42,10 +42,10 @@ from hewfl.torch.rendezvous import AgreedValue, Rendezvous
 from hewfl.torch.shared_model import SharedModel
 from hewfl.torch.sync_options import Probe, SyncOptions
 
-DEFAULT = Sieve(tolerance=0.2, by="equal")
+DEFAULT = Sieve(tolerance=0.2, by="equal", per_step=True)
 """The default aggregator: equal weights among ranks that agree with the others. In the
-tables of docs/results/torch.md it was nowhere significantly worse than equal weights,
-and better in 10 of 16 settings with a bad rank."""
+tables of docs/results/torch.md it was not worse than equal weights where all ranks are
+good, whatever their speeds, nor with a noisy rank; the page lists where it was."""
 Choice = str | Aggregator | Algorithm[Any] | Entry
 """The `aggregator` argument: a name of `hewfl.aggregators.NAMES`, an aggregator, or a
 whole method."""

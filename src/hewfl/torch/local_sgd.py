@@ -97,8 +97,8 @@ class HewLocalSGD:
             aggregator: a name of `hewfl.aggregators.NAMES`, such as "agreement", an
                 aggregator, such as `Trust()`, or a method: `HewHet(L, 1.0)`,
                 `FedAvgM(…)`. Local steps and learning rates are those of the optimiser.
-                By default `Sieve(tolerance=0.2, by="equal")`: equal weights among ranks
-                that agree with the others.
+                By default `Sieve(tolerance=0.2, by="equal", per_step=True)`: equal
+                weights among ranks that agree with the others.
             process_group: the ranks; all by default. Where parameters are sharded, the
                 ranks with the same shard: `mesh["replicate"].get_group()`.
             options: all other options.
