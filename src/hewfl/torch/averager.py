@@ -186,6 +186,10 @@ class HewAverager(ModelAverager):  # type: ignore[misc]  # torch is untyped to m
 
     def _check(self, items: list[Any]) -> None:
         self._job.parameters.check(self._named)
+        if len(items) == len(self._named) and all(
+            item is p for item, (_, p) in zip(items, self._named, strict=True)
+        ):
+            return
         tensors = [
             tensor
             for item in items

@@ -32,7 +32,6 @@ from hewfl.torch.parameters import (
     BucketLayout,
     SharedParameters,
     digest,
-    form_of,
     local_part,
     plan_layout,
     shard_group,
@@ -308,12 +307,16 @@ def are_same(weights: Float64[Array, " n"], others: Float64[Array, " n"]) -> boo
     return bool(np.abs(weights - others).max() <= ROUNDING)
 
 
+def _describe(parameter: torch.Tensor) -> tuple[str, tuple[int, ...]]:
+    return str(parameter.dtype), tuple(parameter.shape)
+
+
 def _agreed_values(
     parameters: SharedParameters, layout: BucketLayout, chosen: Any
 ) -> tuple[AgreedValue, ...]:
     """What all ranks must have in common: the model, the aggregator, the options."""
-    shapes = [f"{k} {form_of(p)[:2]}" for k, p in parameters.trainable.items()]
-    forms = [form_of(p)[:2] for p in parameters.frozen]
+    shapes = [f"{k} {_describe(p)}" for k, p in parameters.trainable.items()]
+    forms = list(map(_describe, parameters.frozen))
     d, signature = layout.parameters, digest(layout.signature, forms)
     return (
         AgreedValue("number of parameters", d, str(d)),

@@ -7,6 +7,7 @@ read a state that four have saved.
 """
 
 import hashlib
+import operator
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,9 @@ from hewfl.core.validation import invalid
 BUCKET_SHARE, MIN_BUCKET_BYTES = 8, 2**22
 """A bucket is this part of the model (one eighth), but at least so many bytes: the next
 bucket is prepared while one is sent, and a small model is sent at once."""
+
+
+_PLAIN = (torch.nn.Parameter, torch.Tensor)
 
 
 @final
@@ -35,7 +39,8 @@ class SharedParameters:
         self.trainable = {name: p for name, p in by_name.items() if p.requires_grad}
         frozen = [local_part(p) for p in by_name.values() if not p.requires_grad]
         self.frozen = [p for p in frozen if p.numel()]
-        self._forms = [form_of(p) for p in self.trainable.values()]
+        self._tensors = list(self.trainable.values())
+        self._forms = [form_of(p) for p in self._tensors]
 
     def check(self, named: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Require that the same parameters require gradients, in the same form.
@@ -43,6 +48,13 @@ class SharedParameters:
         Raises:
             InvalidInputError: they do not; the message names the first.
         """
+        named = list(named)
+        tensors = [p for _, p in named if p.requires_grad]
+        are_same = len(tensors) == len(self._tensors) and all(
+            map(operator.is_, tensors, self._tensors)
+        )
+        if are_same and [form_of(p) for p in tensors] == self._forms:
+            return  # hundreds of tensors: names are looked up for an error only
         now = {name: p for name, p in named if p.requires_grad}
         rule = "those that required gradients at construction (else make a new one)"
         for name in [*self.trainable, *now]:
@@ -85,12 +97,14 @@ class SharedParameters:
 
 def form_of(tensor: torch.Tensor) -> tuple[Any, ...]:
     """Precision, shape and order in memory; of a DTensor also where its shard is."""
-    place = (local_part(tensor).data_ptr(),) if is_dtensor(tensor) else ()
-    return str(tensor.dtype), tuple(tensor.shape), tensor.stride(), *place
+    form = tensor.dtype, tensor.shape, tensor.stride()
+    return (*form, local_part(tensor).data_ptr()) if is_dtensor(tensor) else form
 
 
 def is_dtensor(parameter: torch.Tensor) -> bool:
     """Whether a tensor is distributed over ranks; its module is loaded only if used."""
+    if type(parameter) in _PLAIN:
+        return False
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(parameter, module.DTensor)
 
