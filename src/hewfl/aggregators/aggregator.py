@@ -33,6 +33,7 @@ from hewfl.core.validation import (
     as_float64,
     invalid,
     positives,
+    real_vector,
     wholes,
 )
 from hewfl.displacements.backend import to_host
@@ -181,11 +182,14 @@ class Aggregator(Validated):
             _check_state(state, before)
             before = grow_state(state, before)
         decision, after = self.decide(round_, before)
+        chosen = real_vector(
+            f"the weights of {self.name}", decision.weights, len(order)
+        )
         weights = np.zeros(n)
-        weights[order] = decision.weights
+        weights[order] = chosen
         step, status = decision.step, decision.status
         if step is None:
-            step = round_.displacements.combine(decision.weights)
+            step = round_.displacements.combine(chosen)
         if len(order) < n:
             status += f"; {n - len(order)} of {n} updates are not finite: weight zero"
         step = to_host(step)

@@ -77,6 +77,28 @@ def as_float64(name: str, value: ArrayLike) -> Reals:
     return array
 
 
+def real_vector(name: str, value: Any, length: int) -> PerClient:
+    """Convert to a float64 vector of a given length; entries may be NaN.
+
+    Integers and other floats are converted; truth values, complex numbers, text and
+    objects are refused.
+
+    Raises:
+        InvalidInputError: of another type or shape; the text names both.
+    """
+    rule = f"{length} real numbers"
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:  # ragged, or on a GPU
+        raise invalid(name, rule, format_value(value)) from error
+    is_real = array.dtype.kind in "iuf" or array.dtype.name == "bfloat16"
+    if not is_real or array.shape != (length,):
+        kind = "" if isinstance(value, np.ndarray) else f"{type(value).__name__}, "
+        got = f"{kind}dtype {array.dtype}, shape {array.shape}"
+        raise invalid(name, rule, got)
+    return array.astype(np.float64, copy=False)
+
+
 def positives(name: str, value: ArrayLike) -> Reals:
     """Convert and require positive finite numbers."""
     array = as_float64(name, value)
