@@ -228,7 +228,7 @@ BOUNDED: list[tuple[Any, Any]] = [
     ("coordinate-median", lambda _n, _f: CoordinateMedian()),
     ("geometric-median", lambda _n, _f: GeometricMedian()),
     ("krum", lambda _n, f: Krum(f=f)),
-    ("multi-krum", lambda n, f: MultiKrum(f, (n - f) / n)),
+    ("multi-krum", lambda n, f: MultiKrum((f + 0.01) / n, (n - f) / n)),
 ]
 
 

@@ -124,22 +124,29 @@ class Sieve(Aggregator):
     large τ only clips. Where no client moved, or all oppose the others, the weights are
     those of FedAvg, clipped.
 
+    Where clients differ in speed, a fast one moves far without fault. `per_step`
+    compares ‖Δ_i‖/H_i as well, and clips by the smaller excess: fast clients move far
+    in all, slow ones per step, as their noise has not averaged out yet.
+
     Attributes:
         tolerance: τ ≥ 0; as above if it is not given.
         clip: c > 0, longest step that counts in full, over the median.
         by: what m_i stands for: data sizes as in FedAvg, local steps, or one for all.
+        per_step: clip only updates that are long for their local steps as well.
     """
 
     tolerance: Nonnegative | None = None
     clip: Positive = 2.0
     by: Weighting = "size"
+    per_step: bool = False
 
     name: ClassVar[str] = "Sieve"
 
     @property
     def needs(self) -> frozenset[Need]:
-        """What m_i is made of."""
-        return weighting_needs(self.by)
+        """What m_i and the clip are made of."""
+        steps: frozenset[Need] = frozenset({"steps"} if self.per_step else ())
+        return weighting_needs(self.by) | steps
 
     def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
         """w_i ∝ m_i k_i, then clipped; FedAvg's own where every k_i is zero."""
@@ -153,11 +160,16 @@ class Sieve(Aggregator):
         if not k.any():
             k, status = np.ones(len(k)), "all clients oppose the others"
         weights = m * k / (m * k).sum()
-        moved = lengths[lengths > 0]
-        if len(moved) > 0:
-            most = self.clip * float(np.median(moved))
-            weights = weights * (most / np.maximum(lengths, most))
-        return Decision(weights, status), state
+        excess = _excess(lengths)
+        if self.per_step:
+            excess = np.minimum(excess, _excess(lengths / round_.cohort.horizons))
+        return Decision(weights / np.maximum(excess / self.clip, 1), status), state
+
+
+def _excess(lengths: PerClient) -> PerClient:
+    """Lengths over the median of those above zero."""
+    moved = lengths[lengths > 0]
+    return lengths / float(np.median(moved)) if len(moved) else lengths
 
 
 @final
