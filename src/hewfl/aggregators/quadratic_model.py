@@ -137,16 +137,20 @@ def kappa_model(
     return RoundModel(reference, curvature, None)
 
 
-def _along_mean(D: Displacements, reference: Any) -> tuple[float, float]:
+def _along_mean(D: Any, reference: Any) -> tuple[float, float]:
     """−⟨g, m⟩ and ‖m‖², times one positive number."""
     p = np.full(D.n, 1 / D.n)
+    is_vector = not isinstance(reference, LinearCombination)
+    if is_vector and isinstance(D, Displacements):
+        mean = D.combine(p)
+        return -D.dot(reference_at(reference, D), mean), D.dot(mean, mean)
     products = D.products()
     K = replace(products, exponent=0).uncentred_gram()  # unscaled: no overflow
     sq_norm = float(p @ K @ p)
     if sq_norm <= D.n * EPS * np.diagonal(K).max():  # m is zero but for rounding
         return 0.0, 0.0
-    if not isinstance(reference, LinearCombination):
-        slope = -float(p @ D.inner(reference_at(reference, D)))
+    if is_vector:  # of sketches there is no mean
+        slope = -float(p @ D.inner(reference))
         return float(np.ldexp(slope, -products.exponent)), sq_norm
     return -float(reference.weights @ K @ p), sq_norm
 
