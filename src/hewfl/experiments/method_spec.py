@@ -129,6 +129,14 @@ class MethodSpec:
             for point in itertools.product(*(self.grid[name] for name in names))
         )
 
+    @property
+    def is_yardstick(self) -> bool:
+        """Whether it is a method of hewfl that knows the truth, as no server does."""
+        knows_state = self.parameters.get("source") == "oracle"
+        return self.method in YARDSTICKS or (
+            self.method == "HewControl" and knows_state
+        )
+
     def entry(
         self, smoothness: float, reference_steps: float = 1.0, rounds: int = 1
     ) -> Entry:
