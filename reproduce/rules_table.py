@@ -3,8 +3,8 @@
     python -m reproduce rules-table \\
         reproduce/results/torch_rules.json docs/results/torch.md
 
-Every number is a difference to equal weights on the same seeds, with the half width of
-its 95 % interval. Test losses: less is better.
+Every number is a ratio to equal weights on the same seeds, with its 95 % interval. Test
+losses: less is better. The rules of one model, scenario and server step are a family.
 """
 
 import json
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from hewfl.experiments.statistics import Comparison, compare_finals
+from hewfl.experiments.statistics import Comparison, compare_pairs, interval_text
 
 BEGIN, END = "<!-- rules: begin -->", "<!-- rules: end -->"
 EQUAL = "equal"
@@ -32,21 +32,26 @@ def split(cells: Cells) -> tuple[list[str], list[str], list[str]]:
 
 
 def against_equal(
-    scenario: dict[str, Any], rule: str, server_step: str, score: str
-) -> Any:
-    """How a rule compares with equal weights in one scenario."""
-    first, second = (
-        np.array(scenario[f"{name} | {server_step}"][score], dtype=float)
-        for name in (rule, EQUAL)
-    )
-    return compare_finals(first, second, "objective")
+    scenario: dict[str, Any], server_step: str, score: str
+) -> dict[str, Comparison]:
+    """How the rules compare with equal weights in one scenario: one family."""
+    values = {
+        entry.partition(" | ")[0]: np.array(scores[score], dtype=float)
+        for entry, scores in scenario.items()
+        if entry.partition(" | ")[2] == server_step
+    }
+    rules = [rule for rule in values if rule != EQUAL]
+    pairs = compare_pairs(values, [(rule, EQUAL) for rule in rules], "test_loss")
+    return {rule: comparison for (rule, _), comparison in pairs.items()}
 
 
 def shown(one: Comparison) -> str:
-    """Mean difference and half width, bold where it is worse, starred where better."""
-    if not np.isfinite(one.high):  # a mean of one seed is no mean
+    """Ratio and interval, bold where it is worse, ticked where better."""
+    if one.reason:
         return "diverged" if one.verdict == "worse" else "—"
-    text = f"{one.mean:+.3f} ± {one.high - one.mean:.3f}".replace("-", "−")
+    if not np.isfinite(one.half):  # a mean of one seed is no mean
+        return "—"
+    text = interval_text(one).replace(" times", "")
     return {"better": f"{text} ✓", "worse": f"**{text}**", "undecided": text}[
         one.verdict
     ]
@@ -70,12 +75,8 @@ def one_table(
         for scenario in scenarios
     ]
     rows = [[f"{EQUAL} (its loss)", *(f"{mean:.3f}" for mean in means)]]
-    for rule in rules[1:]:
-        comparisons = [
-            against_equal(cells[scenario], rule, server_step, score)
-            for scenario in scenarios
-        ]
-        rows.append([rule, *map(shown, comparisons)])
+    columns = [against_equal(cells[k], server_step, score) for k in scenarios]
+    rows += [[rule, *(shown(column[rule]) for column in columns)] for rule in rules[1:]]
     return lines_of(["rule", *scenarios], rows)
 
 
@@ -88,7 +89,7 @@ def summary(cells: Cells, score: str) -> list[str]:
         row = [rule]
         for kind in kinds:
             comparisons = [
-                against_equal(of_model[scenario], rule, server_step, score)
+                against_equal(of_model[scenario], server_step, score)[rule]
                 for of_model in cells.values()
                 for scenario in scenarios
                 for server_step in outers

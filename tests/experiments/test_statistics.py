@@ -229,7 +229,7 @@ def test_undecided_says_what_the_seeds_would_have_shown() -> None:
     logs = math.log(c.detectable) + c.spread * rng.standard_normal((4000, 5))
     p = scipy.stats.ttest_1samp(logs, 0, axis=1).pvalue
     assert (p < 0.05).mean() == pytest.approx(0.8, abs=0.03)
-    crowd = decide({k: c for k in range(10)})
+    crowd = decide(dict.fromkeys(range(10), c))
     assert crowd[0].detectable > c.detectable  # ten pairs need more
     assert detectable_text(compare([1.0], [2.0])) == "one seed shows nothing"
 
@@ -249,8 +249,7 @@ LAWS: dict[str, Any] = {
 def test_methods_that_are_alike_are_seldom_told_apart(law: str, seeds: int) -> None:
     """False verdicts of the rule under the null, one pair and a family of ten.
 
-    Measured: at most 5.4 %, with heavy tails less; the sign-flip test alone would decide
-    nothing with three and five seeds.
+    The sign-flip test alone would decide nothing with three and five seeds.
     """
     rng, runs = np.random.default_rng(seeds), 1500
     logs = LAWS[law](rng, (runs, 5, seeds)) + rng.normal(size=(runs, 1, seeds))

@@ -92,6 +92,7 @@ class Comparison:
         spread: standard deviation of the log ratios or differences; 0 without pairs.
         p: two-sided, of the paired t-test; 1 where there is no variation to test by.
         exact_p: two-sided, of the sign-flip test; NaN beyond `MOST_FLIPPED` seeds.
+        larger_is_better: as accuracies are.
         reason: why the first is ahead or behind without a test; empty with one.
         corrected_p: p with Holm's correction; 0 where no test is needed.
         family: pairs that were tested together.
@@ -110,6 +111,7 @@ class Comparison:
     spread: float
     p: float
     exact_p: float
+    larger_is_better: bool = False
     reason: str = ""
     corrected_p: float = 1.0
     family: int = 1
@@ -181,7 +183,7 @@ def compare(
     'worse'
     """
     c = measure(first, second, larger_is_better=larger_is_better, scale=scale)
-    return decide({0: c}, larger_is_better=larger_is_better)[0]
+    return decide({0: c})[0]
 
 
 def measure(
@@ -229,7 +231,9 @@ def measure(
     ends = (mean, mean - half, mean + half)
     if scale == "ratio":
         ends = tuple(_exp(v) for v in ends)  # type: ignore[assignment]  # three as well
-    c = Comparison(scale, *ends, count, ahead, behind, spread, p, sign_flip_p(d))
+    counts = (count, ahead, behind)
+    tests = (spread, p, sign_flip_p(d), larger_is_better)
+    c = Comparison(scale, *ends, *counts, *tests)
     return replace(c, reason=_reason(lost, d if scale == "ratio" else None, len(a)))
 
 
@@ -241,14 +245,11 @@ def scale_of(values: Iterable[ArrayLike], *, larger_is_better: bool = False) -> 
     return "ratio" if (every[np.isfinite(every)] > 0).all() else "difference"
 
 
-def decide(
-    family: Mapping[Key, Comparison], *, larger_is_better: bool = False
-) -> dict[Key, Comparison]:
+def decide(family: Mapping[Key, Comparison]) -> dict[Key, Comparison]:
     """Verdicts on a family of pairs: Holm's correction over those that need a test.
 
     Args:
         family: what `measure` gave, by any key.
-        larger_is_better: as accuracies are; of differences alone.
 
     Returns:
         The same with corrected p, family, detectable difference and verdict.
@@ -264,7 +265,7 @@ def decide(
             verdict = "better" if c.reason.startswith(_OTHER) else "worse"
         elif p < 1 - LEVEL:
             middle = 1.0 if c.is_ratio else 0.0
-            verdict = "better" if (c.mean < middle) != larger_is_better else "worse"
+            verdict = "better" if (c.mean < middle) != c.larger_is_better else "worse"
         shown = _detectable(c, max(open_, 1))
         decided[key] = replace(
             c, corrected_p=p, family=len(tested), detectable=shown, verdict=verdict
@@ -443,7 +444,7 @@ def compare_pairs(
         )
         for a, b in pairs
     }
-    return decide(family, larger_is_better=larger)
+    return decide(family)
 
 
 def compare_methods(
@@ -482,7 +483,7 @@ def compare_methods(
         )
         for k, pair in columns.items()
     }
-    return decide(family, larger_is_better=larger)
+    return decide(family)
 
 
 def _at_equal_cost(
@@ -560,6 +561,9 @@ def interval_text(c: Comparison) -> str:
         return f"{_number(c, c.mean, 4)}{unit}, no interval"
     width = c.high - c.low
     places = 6 if width <= 0 else min(6, max(0, 1 - math.floor(math.log10(width))))
+    same = 1.0 if c.is_ratio else 0.0  # an end beside it must not be rounded to it
+    while places < 6 and same in (round(c.low, places), round(c.high, places)):
+        places += 1
     mean, low, high = (_number(c, v, places) for v in (c.mean, c.low, c.high))
     return f"{mean}{unit}, {low} to {high}"
 

@@ -32,7 +32,7 @@ def summarise(results: Results) -> dict[str, Any]:
         "seeds": list(spec.seeds),
         "constants": list(results.constants),
         "methods": [_method(results, k) for k in range(len(spec.methods))],
-        "pairs": _pairs(results),
+        "pairs": all_pairs(results),
     }
 
 
@@ -105,7 +105,7 @@ def _audit(results: Results, entry: int) -> dict[str, Any] | None:
     }
 
 
-def _pairs(results: Results) -> list[dict[str, Any]]:
+def all_pairs(results: Results) -> list[dict[str, Any]]:
     """Every method against every later one that is ranked, quantity by quantity."""
     pairs = []
     for quantity in measured(results, RANKED):
