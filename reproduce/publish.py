@@ -154,6 +154,7 @@ def judge_extended(panels: Panels, output: Path, *, is_quick: bool = False) -> N
     text = amount(results.spec, is_quick=is_quick) + "\n"
     if not is_quick:
         text += f"\n{extended_text(panels)}"
+        write_text(output / "pairs.csv", _pairs_text(panels))
     write_text(output / "claims.md", text)
 
 
