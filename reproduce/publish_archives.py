@@ -138,7 +138,7 @@ def judge_again(output: Path) -> None:
     judge_study(*study, output / "robustness")
     server_steps.judge_again(output / "server_step")
     rules_table.write(RULES, output / "torch.md")
-    stock_table.publish(output.parent / "flower.md")
+    stock_table.publish(output / stock_table.PAGE.name)
     rows = scoreboard(
         {
             "its grid": grids["main"],

@@ -102,6 +102,9 @@ def of_aggregators() -> list[Case]:
         ),
         Case("variates", under(a.GeometricMedian(), total=0.2, variates="zero")),
         Case("clipped", under(Pipeline(a.Clip(), a.Mean())), averages=False),
+        Case("certified", under(a.Certified(a.GeometricMedian(), f=1))),
+        Case("certified-trust", under(a.Certified(a.Trust(), refuse_above=1e9))),
+        Case("certified-median", under(a.Certified(a.CoordinateMedian(), f=0.4))),
         Case(
             "clipped-median",
             under(Pipeline(a.Clip(max_norm=1.5), a.CoordinateMedian())),

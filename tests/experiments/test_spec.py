@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hewfl import Cohort, InvalidInputError, RandomLabels, Scenario
+from hewfl import ALIE, IPM, Cohort, InvalidInputError, RandomLabels, Scenario, Sleeper
+from hewfl.aggregators import Certified
 from hewfl.errors import DataError
 from hewfl.experiments.build_problem import build_federation
 from hewfl.experiments.method_spec import MethodSpec, method_from_table
@@ -357,6 +358,13 @@ def test_scenarios_are_read_with_their_faults() -> None:
     assert build_federation(spec).scenario == Scenario((RandomLabels(0.25),))
     again = spec_from_table(tomllib.loads(write_spec(spec)))
     assert again.digest == spec.digest
+    sleeper = {"kind": "Sleeper", "rounds": 3, "base": {"kind": "IPM", "share": 0.25}}
+    given["clients"]["scenario"]["faults"] = [sleeper, {"kind": "ALIE", "share": 0.1}]
+    attacked = spec_from_table(given)
+    expected = Scenario((Sleeper(IPM(0.25), 3), ALIE(0.1)))
+    assert build_federation(attacked).scenario == expected
+    again = spec_from_table(tomllib.loads(write_spec(attacked)))
+    assert again.digest == attacked.digest
     plain = spec_from_table(table())
     assert "scenario" not in spec_table(plain)["clients"]  # folders keep their names
     assert plain.digest != spec.digest
@@ -371,6 +379,19 @@ def test_scenarios_are_read_with_their_faults() -> None:
         (
             {"faults": [{"kind": "Lazy"}]},
             r"`clients.scenario.faults\[0\].kind` must be one",
+        ),
+        (
+            {"faults": [{"kind": "sign-flipping", "share": 0.2}]},
+            "did you mean ScaledUpdates with factor = -1.0",
+        ),
+        ({"faults": [{"kind": "alie", "share": 0.2}]}, "did you mean ALIE"),
+        (
+            {"faults": [{"kind": "Sleeper", "base": {"kind": "Lazy"}}]},
+            r"`clients.scenario.faults\[0\].base.kind` must be one",
+        ),
+        (
+            {"faults": [{"kind": "Sleeper", "base": {"kind": "IPM", "share": 2}}]},
+            "from 0 to below 1; got 2",
         ),
         (
             {"faults": [{"kind": "RandomLabels", "share": 2}]},
@@ -403,6 +424,46 @@ def test_an_amplitude_is_a_total_step_in_units_of_one_over_smoothness() -> None:
         entry = MethodSpec("disagreement", "d", given).entry(4.0, 2.0)
         plan = entry.algorithm.plan(cohort, None)
         np.testing.assert_allclose(plan.step_sizes, expected)
+
+
+def test_any_method_with_an_aggregator_can_be_certified() -> None:
+    table = {"learning_rate": 0.1, "certify_f": 0.25}
+    for name in ("krum", "FedAvg", "Scaffold"):
+        plain = {"method": name, "learning_rate": 0.1}
+        rule: Any = method_from_table(plain, "m").entry(1.0).algorithm
+        given = {"method": name, "refuse_above": 2, **table}
+        method: Any = method_from_table(given, "m").entry(1.0).algorithm
+        assert method.aggregator == Certified(rule.aggregator, 0.25, 2.0)
+    grid = {"refuse_above": [1.0, "none"], "certify_f": [1, 0.2]}
+    spec = method_from_table({**plain, "grid": grid}, "m")
+    made: Any = [point.entry(1.0).algorithm for point in spec.candidates()]
+    limits = [(m.aggregator.f, m.aggregator.refuse_above) for m in made]
+    assert limits == [
+        (1, 1.0),
+        (0.2, 1.0),
+        (1, None),
+        (0.2, None),
+    ]
+
+
+@pytest.mark.unchecked
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"refuse_above": 2.0}, "`methods.krum.refuse_above` must be left out without"),
+        (
+            {"certify_f": 0.5},
+            "`methods.krum.certify_f` must be a whole number of clients, or",
+        ),
+        (
+            {"certify_f": 1, "refuse_above": 0},
+            "`methods.krum.refuse_above` must be a positive",
+        ),
+    ],
+)
+def test_certificates_that_make_no_sense(fields: Any, text: str) -> None:
+    with pytest.raises(InvalidInputError, match=text):
+        method_from_table({"method": "krum", "learning_rate": 0.1, **fields}, "m")
 
 
 def test_nesterov_uses_the_momentum_of_the_preset() -> None:

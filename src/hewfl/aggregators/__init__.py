@@ -33,6 +33,7 @@ from hewfl.aggregators.exact import ExactWeights
 from hewfl.aggregators.min_norm import FedAWARE, FedMGDAPlus
 from hewfl.aggregators.oracle import Oracle
 from hewfl.aggregators.preaggregation import Clip, Pipeline, PreAggregation
+from hewfl.aggregators.robustness import Certified
 from hewfl.aggregators.similarity import Agreement, FedAdp, Sieve
 from hewfl.aggregators.trust import Trust
 from hewfl.core.validation import format_value, invalid
@@ -133,7 +134,7 @@ def find_maker(name: object) -> tuple[Any, dict[str, Any]]:
 
 
 __all__ = [
-    "NAMES", "Aggregator", "Agreement", "CenteredClipping", "Clip",
+    "NAMES", "Aggregator", "Agreement", "CenteredClipping", "Certified", "Clip",
     "CoordinateMedian", "Disagreement", "ExactWeights", "FedAWARE", "FedAdp",
     "FedExP", "FedMGDAPlus", "GeometricMedian", "Krum", "Mean", "MultiKrum",
     "NormalizedMean", "Oracle", "Pipeline", "PowerWeights", "PreAggregation",

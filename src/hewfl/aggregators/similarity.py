@@ -86,7 +86,7 @@ def _inverse(lengths: PerClient) -> PerClient:
 
 
 LEAST = 0.4
-"""τ for many clients; docs/flower.md has the comparison it was chosen by."""
+"""τ for many clients; docs/results/flower.md has the comparison it was chosen by."""
 
 
 @final
@@ -102,7 +102,7 @@ class Sieve(Aggregator):
     FedAvg's weight. From a mean cosine of zero down to −τ the weight falls in a
     straight line to nothing. It must not fall at once: where data differ, cosines of
     good clients are around zero, and a rule that drops all below zero trains on some of
-    the clients only (on one stock app of docs/flower.md it lost 0.1 of accuracy). And
+    the clients only (on one stock app of docs/results/flower.md it lost 0.1). And
     near the end of a training the steps cancel, Σ m_iΔ_i ≈ 0: then the mean cosine of n
     steps of one length is −1/(n − 1) for all. So τ is twice that for few clients,
 

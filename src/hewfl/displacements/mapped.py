@@ -14,7 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hewfl.core.array_types import Float64
-from hewfl.core.displacements import Displacements, LinearCombination, RoundProducts
+from hewfl.core.displacements import (
+    Displacements,
+    Distorted,
+    LinearCombination,
+    RoundProducts,
+)
 from hewfl.core.validation import Array, PerClient
 
 
@@ -90,6 +95,12 @@ class MappedDisplacements:
             answer = basis.mapped(self.map, slopes, along, curvature)
         return RoundProducts(*answer, plain.exponent)
 
+    def distortion(self, failure: float) -> tuple[float, float]:
+        """That of Δ: mapped vectors are in its span."""
+        if isinstance(self.base, Distorted):
+            return self.base.distortion(failure)
+        return 0.0, 0.0
+
     def dot(self, u: Any, v: Any) -> float:
         """⟨u, v⟩."""
         return self.base.dot(u, v)
@@ -136,7 +147,7 @@ class _Basis:
         slopes: PerClient,
         along: float,
         curvature: float,
-    ) -> tuple[Float64[Array, "m m"], PerClient, float]:
+    ) -> tuple[Float64[Array, "m m"], Float64[Array, " m"], float]:
         """G, q and offset of AΔ for any A."""
         n = len(self.gram)
         E = np.empty((n + 1, n + 1))

@@ -3,6 +3,8 @@
 A [[methods]] table has four kinds of fields:
 
     method, label, grid     the name in the registry, the name in tables, lists to tune
+    certificate             `certify_f` and `refuse_above`: fields of `Certified`, which
+                            then wraps the aggregator of any method that has one
     local work              fields of `LocalSGD`; `step_scale` and `amplitude` give the
                             learning rate and the total step in units of 1/L
     hyper-parameters        of the aggregator, the preset or the paper's algorithm
@@ -18,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, final
 
-from hewfl.aggregators import NAMES, YARDSTICKS, Aggregator, find_maker
+from hewfl.aggregators import NAMES, YARDSTICKS, Aggregator, Certified, find_maker
 from hewfl.algorithms.online_curvature import OnlineCurvature
 from hewfl.core.algorithm import Algorithm
 from hewfl.core.plugins import (
@@ -50,6 +52,8 @@ SCALED = {"step_scale": "learning_rate", "amplitude": "total"}
 """Step sizes in units of 1/L, and the fields of `LocalSGD` that they give."""
 LOCAL = (*(f.name for f in dataclasses.fields(LocalSGD)), *SCALED)
 """Fields of local work, for every method but the paper's algorithms."""
+CERTIFICATE = ("certify_f", "refuse_above")
+"""Fields of the certificate of robustness, for every method but the paper's."""
 CURVATURE = "curvature"
 """For HewHom and HewHet: "given", Λ = ratio · L, or "online", Λ = ratio · estimate."""
 ONLINE = ("curvature_memory", "curvature_floor")
@@ -160,12 +164,42 @@ class MethodSpec:
             for k, v in self.parameters.items()
             if k in SERVER_STEP and k not in names
         }
-        rest = {k: v for k, v in self.parameters.items() if k not in server}
+        wrapped = {
+            k: v
+            for k, v in self.parameters.items()
+            if k in CERTIFICATE and k not in names
+        }
+        rest = {
+            k: v
+            for k, v in self.parameters.items()
+            if k not in server and k not in wrapped
+        }
         algorithm = _algorithm(self.method, rest, smoothness, reference_steps, where)
         step = _server_step(algorithm, server, rounds, where)
+        if wrapped:
+            algorithm = _certified(algorithm, wrapped, where)
         if isinstance(algorithm, Method):
             algorithm = replace(algorithm, server_step=step, name=self.label)
         return Entry(algorithm, step, self.label)
+
+
+def _certified(algorithm: Any, given: Mapping[str, Any], where: str) -> Method:
+    """The method with the certificate of robustness around its aggregator."""
+    limit = given.get("refuse_above", "none")
+    if not isinstance(algorithm, Method):
+        rule = "left out for a method without an aggregator"
+        raise invalid(path(where, next(iter(given))), rule, algorithm.name)
+    if "certify_f" not in given:
+        rule = "left out without `certify_f`, the clients that may be faulty"
+        raise invalid(path(where, "refuse_above"), rule, limit)
+    fields = {
+        "f": given["certify_f"],
+        "refuse_above": None
+        if limit == "none"
+        else _number(limit, path(where, "refuse_above")),
+    }
+    with rename_errors({"f": path(where, "certify_f")}):
+        return replace(algorithm, aggregator=Certified(algorithm.aggregator, **fields))
 
 
 def _server_step(
@@ -270,7 +304,7 @@ def _check_fields(
 
 def _known(method: str, where: str = "") -> tuple[str, ...]:
     """Every field that the table of a method may have."""
-    local = () if method in ALGORITHMS else LOCAL
+    local = () if method in ALGORITHMS else (*LOCAL, *CERTIFICATE)
     names = (*_parameters(method, where), *local, *SERVER_STEP)
     fixed = FIXED.get(method, ())
     return tuple(name for name in dict.fromkeys(names) if name not in fixed)

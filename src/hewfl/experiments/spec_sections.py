@@ -49,6 +49,17 @@ from hewfl.federation.attacks import (
     ScaledUpdates,
     StaleUpdates,
 )
+from hewfl.federation.omniscient import (
+    ALIE,
+    IPM,
+    Alternating,
+    Drift,
+    Gaussian,
+    Mimic,
+    MinMax,
+    MinSum,
+    Sleeper,
+)
 
 MODELS_GROUP, PROBLEMS_GROUP = "hewfl.models", "hewfl.problems"
 LOCAL_STEPS_GROUP, PARTICIPATION_GROUP = "hewfl.local_steps", "hewfl.participation"
@@ -68,7 +79,18 @@ PARTICIPATION = _by_name(
 FAULTS = _by_name(
     *(HiddenBatches, RandomLabels, FlippedLabels, ScaledUpdates, RandomUpdates),
     *(ConstantUpdates, StaleUpdates, GrowingNoise),
+    *(ALIE, IPM, Mimic, MinMax, MinSum, Gaussian, Drift, Sleeper, Alternating),
 )
+LITERATURE = {
+    "labelflipping": "FlippedLabels",
+    "signflipping": "ScaledUpdates with factor = -1.0",
+    "scaling": "ScaledUpdates",
+    "alittleisenough": "ALIE",
+    "innerproductmanipulation": "IPM",
+    "fallofempires": "IPM",
+    "noise": "Gaussian, or RandomUpdates",
+}
+"""Names of faults and attacks in the literature, and ours."""
 MODELS = ("softmax", "medium_cnn", "classifier_head")
 PARTITIONS = (*KINDS, "pool", "nodes")
 LARGEST = 2**31 - 1
@@ -374,13 +396,23 @@ def make_scenario(given: Any) -> Scenario:
 
 
 def _fault(given: Any, where: str) -> Any:
-    """A fault of hewfl by its name; code of the user's own is not accepted."""
+    """A fault or an attack of hewfl by its name, with the attack that it is made of.
+
+    Code of the user's own is not accepted.
+    """
     if not isinstance(given, Mapping):
         raise invalid(where, "a table", repr(given))
     kind = given.get("kind")
     if kind not in tuple(FAULTS):
-        raise invalid(f"{where}.kind", one_of(tuple(FAULTS), kind), repr(kind))
-    return from_table(FAULTS[kind], _law_fields(given, where), where)
+        word = "".join(c for c in str(kind).lower() if c.isalpha())
+        ours = {name.lower(): name for name in FAULTS} | LITERATURE
+        hint = f" (did you mean {ours[word]}?)" if word in ours else ""
+        rule = one_of(tuple(FAULTS), "" if hint else kind)
+        raise invalid(f"{where}.kind", rule, repr(kind) + hint)
+    fields = _law_fields(given, where)
+    if "base" in fields:
+        fields["base"] = _fault(fields["base"], f"{where}.base")
+    return from_table(FAULTS[kind], fields, where)
 
 
 def make_local_steps(given: Any) -> LocalSteps:

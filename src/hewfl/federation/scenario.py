@@ -1,6 +1,6 @@
 """A scenario: faulty clients, assigned by seed and hidden from every algorithm.
 
-    Scenario          the types of faults and their shares, part of a `Federation`
+    Scenario          the types of faults and attacks, part of a `Federation`
     FaultAssignment   the faulty clients of a run with a seed: simulator and trace only
 
 An algorithm sees displacements, the cohort and the plan. None of them shows which
@@ -23,6 +23,7 @@ from hewfl.core.validation import (
     format_value,
     invalid,
 )
+from hewfl.federation.adversary import Attack, Remembering
 from hewfl.federation.attacks import (
     Fault,
     HiddenBatches,
@@ -69,10 +70,11 @@ class Labelled(Protocol):
 @final
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Faults of some of the clients.
+    """Faults and attacks of some of the clients.
 
     Attributes:
-        faults: each falls on clients of its own; none by default.
+        faults: each falls on clients of its own; none by default. Attacks act in this
+            order: each sees the updates that those before it send.
         objective: the clients whose mean loss is the objective: "honest", or "all"
             with wrong labels included.
 
@@ -80,7 +82,7 @@ class Scenario:
         InvalidInputError: a fault is of no known type, or no client is honest.
     """
 
-    faults: tuple[Fault, ...] = ()
+    faults: tuple[Fault | Attack, ...] = ()
     objective: Literal["honest", "all"] = "honest"
 
     def __post_init__(self) -> None:
@@ -88,7 +90,8 @@ class Scenario:
         if not isinstance(self.faults, tuple):
             raise invalid("faults", "a tuple of faults", format_value(self.faults))
         for fault in self.faults:
-            if isinstance(fault, type) or not isinstance(fault, Fault):
+            given: object = fault
+            if isinstance(given, type) or not isinstance(given, Fault | Attack):
                 rule = "faults such as RandomLabels(0.25)"
                 raise invalid("faults", rule, format_value(fault))
         if sum(isinstance(fault, HiddenBatches) for fault in self.faults) > 1:
@@ -110,7 +113,7 @@ class Scenario:
         """
         n, first = len(batches), 0
         order = generator(seed, SCENARIO, _ASSIGNMENT).permutation(n)
-        faulty: dict[int, LabelFault | UpdateFault] = {}
+        faulty: dict[int, LabelFault | UpdateFault | Attack] = {}
         true = batches
         for fault in self.faults:
             if isinstance(fault, HiddenBatches):
@@ -134,13 +137,13 @@ class FaultAssignment:
         scenario: of the run.
         seed: of the run.
         batches: true b_i.
-        faulty: faulty clients and their faults.
+        faulty: faulty clients and their faults or attacks.
     """
 
     scenario: Scenario
     seed: int
     batches: Int64[Ints, " n"]
-    faulty: Mapping[int, LabelFault | UpdateFault]
+    faulty: Mapping[int, LabelFault | UpdateFault | Attack]
 
     @property
     def honest(self) -> Int64[Ints, " h"]:
@@ -162,6 +165,30 @@ class FaultAssignment:
         return quality
 
     @property
+    def attacks(self) -> tuple[tuple[int, Attack, tuple[int, ...]], ...]:
+        """Attacks: place in the scenario, the attack, its clients, increasing."""
+        return tuple(
+            (k, fault, clients)
+            for k, fault in enumerate(self.scenario.faults)
+            if isinstance(fault, Attack)
+            and fault not in self.scenario.faults[:k]
+            and (clients := tuple(i for i, f in self.faulty.items() if f == fault))
+        )
+
+    @property
+    def attackers(self) -> tuple[int, ...]:
+        """Clients that attack, increasing."""
+        return tuple(sorted(i for _, _, clients in self.attacks for i in clients))
+
+    def first_memory(self, d: int) -> tuple[Any, ...]:
+        """The memory of each attack before the first round, None where it has none."""
+        n = len(self.batches)
+        return tuple(
+            attack.init(n, d) if isinstance(attack, Remembering) else None
+            for _, attack, _ in self.attacks
+        )
+
+    @property
     def stale(self) -> tuple[int, ...]:
         """Clients that send old updates again; the state remembers these updates."""
         faulty = self.faulty.items()
@@ -173,10 +200,12 @@ class FaultAssignment:
         return any(isinstance(f, UpdateFault) for f in self.faulty.values())
 
     def trace_fields(self) -> dict[str, tuple[int, ...]]:
-        """The scenario in the trace: faulty clients and hidden batch sizes, if any."""
+        """The scenario in the trace: who is faulty, who attacks, hidden batch sizes."""
         fields = {}
         if self.faulty:
             fields["faulty"] = tuple(sorted(self.faulty))
+        if self.attackers:
+            fields["attackers"] = self.attackers
         if any(isinstance(fault, HiddenBatches) for fault in self.scenario.faults):
             fields["batch_sizes"] = tuple(map(int, self.batches))
         return fields

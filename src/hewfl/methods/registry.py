@@ -104,7 +104,8 @@ def require_available(algorithm: Algorithm[Any], argument: str = "aggregator") -
         argument: what messages call it.
 
     Raises:
-        InvalidInputError: it needs losses, a root gradient, or the truth.
+        InvalidInputError: it needs losses, a root gradient, or the truth, or has worker
+            momentum, which is up to the clients there.
     """
     demands = algorithm.demands
     missing = {text for need, text in _UNAVAILABLE.items() if need in demands.needs}
@@ -113,6 +114,9 @@ def require_available(algorithm: Algorithm[Any], argument: str = "aggregator") -
         rule = "one that needs no losses, no root gradient and no truth"
         got = f"{algorithm.name}, which needs {' and '.join(sorted(missing))}"
         raise invalid(argument, rule, got)
+    if demands.worker_momentum > 0:
+        rule = "one without `worker_momentum`: clients keep their own here"
+        raise invalid(argument, rule, algorithm.name)
 
 
 def require_client_training(method: Algorithm[Any]) -> None:

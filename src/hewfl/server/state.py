@@ -109,6 +109,9 @@ class ServerState:
         last_sent: the last vectors of stale clients in a simulated scenario, one row
             each, and below them, where mean gradients are sent too, those with the
             opposite sign. No algorithm sees it.
+        worker_momentum: m_i of all clients of a simulation, where they keep one.
+        attack_memory: of each attack of a simulated scenario, None where it has none.
+            No algorithm sees it.
     """
 
     anchor: Float64[Array, " d"]
@@ -121,6 +124,8 @@ class ServerState:
     average: Average | None = None
     scale: float | None = None
     last_sent: Float64[Array, "k d"] | None = None
+    worker_momentum: Float64[Array, "n d"] | None = None
+    attack_memory: tuple[Any, ...] = ()
 
     @property
     def stopped(self) -> bool:

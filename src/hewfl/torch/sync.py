@@ -53,7 +53,7 @@ class RoundOutcome:
     Attributes:
         cohort: participating ranks, and their work.
         decision: of the algorithm.
-        state: of the algorithm afterwards.
+        state: of the algorithm afterwards; as before where the decision is rejected.
         line_search: along the step, None without one.
     """
 
@@ -96,7 +96,8 @@ def sync(job: Job, work: RankWork) -> SyncReport | None:
     if outcome is None:
         return sync(job, work)
     job.state, job.rounds = outcome.state, job.rounds + 1
-    outcome = replace(outcome, decision=_note_zero_weights(job, outcome))
+    if not outcome.decision.rejected:
+        outcome = replace(outcome, decision=_note_zero_weights(job, outcome))
     report = SyncReport(
         bytes_sent=job.comm.bytes_sent - sent_before,
         seconds=time.perf_counter() - start,
@@ -175,15 +176,8 @@ def _aggregate(job: Job, records: RankRecords) -> RoundOutcome:
 
 def _aggregate_sum(job: Job, records: RankRecords) -> RoundOutcome:
     """Decide from sketches or counts; then one sum."""
-    participants, rows, exchange = records.active, None, job.exchange
-    if job.access is Access.PRODUCTS:
-        table = records.sketches
-        if table is None:
-            table = job.comm.gather(exchange.sketch(job.rounds))
-        rows = exchange.decode_sketches(table)
-        finite = np.asarray(np.isfinite(rows).all(axis=1))
-        participants = participants[finite[participants]]
-        rows = rows if len(participants) == len(rows) else rows[participants]
+    exchange = job.exchange
+    participants, rows = _gather_sketches(job, records)
     sketches = SketchedDisplacements(
         len(participants), job.model.layout.parameters, rows
     )
@@ -191,6 +185,9 @@ def _aggregate_sum(job: Job, records: RankRecords) -> RoundOutcome:
     decision, state = checked_decision(job.algorithm, round_, job.state)
     if decision.step is not None:
         raise NeedsEntriesError
+    if _is_rejected(job, decision):
+        exchange.discard_sum()
+        return _reject(job, round_.cohort, decision)
     weights = np.zeros(job.comm.ranks)
     weights[participants] = decision.weights
     predicted = job.predicted if exchange.is_pending else None
@@ -230,6 +227,25 @@ def _aggregate_sum(job: Job, records: RankRecords) -> RoundOutcome:
     return RoundOutcome(round_.cohort, decision, state, search)
 
 
+def _gather_sketches(
+    job: Job, records: RankRecords
+) -> tuple[Int64[Ints, " s"], Float64[Array, "s k"] | None]:
+    """The active ranks with finite sketches, and these where the algorithm needs any.
+
+    A collective call where they have not come with the rendezvous.
+    """
+    participants = records.active
+    if job.access is not Access.PRODUCTS:
+        return participants, None
+    table = records.sketches
+    if table is None:
+        table = job.comm.gather(job.exchange.sketch(job.rounds))
+    rows = job.exchange.decode_sketches(table)
+    finite = np.asarray(np.isfinite(rows).all(axis=1))
+    participants = participants[finite[participants]]
+    return participants, rows if len(participants) == len(rows) else rows[participants]
+
+
 def _aggregate_entries(job: Job, records: RankRecords) -> RoundOutcome:
     """Exchange shards, so that the algorithm sees all entries."""
     exchange, variates = job.exchange, job.variates
@@ -240,6 +256,8 @@ def _aggregate_entries(job: Job, records: RankRecords) -> RoundOutcome:
         anchor = np.asarray(exchange.own_part(job.model.anchor))
     round_ = _make_round(job, anchor, shards, participants, records)
     decision, state = checked_decision(job.algorithm, round_, job.state)
+    if _is_rejected(job, decision):
+        return _reject(job, round_.cohort, decision)
     shard = decision.step
     shard = shards.combine(decision.weights) if shard is None else shard
     step = exchange.gather_shards(shard)
@@ -254,6 +272,29 @@ def _aggregate_entries(job: Job, records: RankRecords) -> RoundOutcome:
         variates.commit(client, server)
     _commit(job, job.rounds)
     return RoundOutcome(round_.cohort, decision, state, search)
+
+
+def _is_rejected(job: Job, decision: Decision) -> bool:
+    """Whether any rank rejects the round; a collective call of rules that measure.
+
+    Machines of different kinds may compute numbers that differ in the last bit, on the
+    two sides of a limit.
+    """
+    if not (decision.measured or decision.rejected):
+        return False
+    votes = job.comm.sum(np.array([float(decision.rejected)]))
+    return bool(votes[0] > 0)
+
+
+def _reject(job: Job, cohort: Cohort, decision: Decision) -> RoundOutcome:
+    """Every rank starts again from x, and nothing else changes."""
+    job.model.set_parameters()
+    nothing = np.zeros_like(decision.weights)
+    status = f"rejected: {decision.status}"
+    decision = replace(decision, weights=nothing, status=status, rejected=True)
+    if job.comm.rank == 0:
+        _log.warning("round %d: %s", job.rounds + 1, status)
+    return RoundOutcome(cohort, decision, job.state)
 
 
 def _make_round(
@@ -477,4 +518,6 @@ def _describe(job: Job, records: RankRecords, outcome: RoundOutcome) -> dict[str
         "gap": float(outcome.decision.gap),
         "ring_bytes": sum(ring_bytes(size, len(ranks)) for size in sizes),
         "line_search": outcome.line_search,
+        "measured": dict(outcome.decision.measured),
+        "accepted": not outcome.decision.rejected,
     }
