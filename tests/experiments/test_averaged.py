@@ -12,8 +12,7 @@ from hewfl import InvalidInputError, ServerStep
 from hewfl.experiments.candidates import all_candidates
 from hewfl.experiments.executor import Progress
 from hewfl.experiments.method_spec import SERVER_STEP, method_from_table
-from hewfl.experiments.plots import measured
-from hewfl.experiments.results import Results, read_results
+from hewfl.experiments.results import Results, measured, read_results
 from hewfl.experiments.run import run_all
 from hewfl.experiments.run_folder import Folder, folder_for
 from hewfl.experiments.spec import Spec, read_spec, spec_from_table, write_spec

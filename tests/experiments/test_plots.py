@@ -15,9 +15,8 @@ from hewfl.experiments.plots import (
     draw_difference,
     figure_run,
     mean_and_spread,
-    measured,
 )
-from hewfl.experiments.results import Results
+from hewfl.experiments.results import Results, measured
 from hewfl.experiments.statistics import compare
 from hewfl.plotting import COLOURS, name_ends, save
 from tests.experiments.test_report import hostile_run, results_of

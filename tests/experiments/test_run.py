@@ -275,8 +275,7 @@ def test_differences_are_paired() -> None:
 @pytest.mark.parametrize("larger", [False, True])
 def test_differences_without_a_spread_decide_nothing(larger: bool) -> None:
     rows = np.array([640, 701]) / 800
-    scale = "difference"
-    found = compare(rows - 1 / 800, rows, larger_is_better=larger, scale=scale)
+    found = compare(rows - 1 / 800, rows, larger_is_better=larger, scale="difference")
     assert found.verdict == "undecided"
     assert found.mean == pytest.approx(-0.00125)
     assert found.high - found.low < 1e-12
