@@ -232,8 +232,7 @@ def measure(
     if scale == "ratio":
         ends = tuple(_exp(v) for v in ends)  # type: ignore[assignment]  # three as well
     counts = (count, ahead, behind)
-    tests = (spread, p, sign_flip_p(d), larger_is_better)
-    c = Comparison(scale, *ends, *counts, *tests)
+    c = Comparison(scale, *ends, *counts, spread, p, sign_flip_p(d), larger_is_better)
     return replace(c, reason=_reason(lost, d if scale == "ratio" else None, len(a)))
 
 
