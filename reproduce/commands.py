@@ -100,7 +100,7 @@ def paper(
         execute(runs, jobs, console, cluster=cluster, again=again)
         claims = publish(figure, folders, output, is_quick=small, jobs=cores(jobs))
     if small:
-        trial = "a trial (--quick): it gives no verdicts on the paper's claims"
+        trial = "a trial (--quick): it gives no verdicts"
         console.print(trial, highlight=False, soft_wrap=True)
     elif claims:
         console.print("\nthe paper's claims", highlight=False)
