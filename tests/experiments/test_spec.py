@@ -178,10 +178,21 @@ def test_mistakes_are_named(change: str, text: str) -> None:
         ({"method": "FedAvgg"}, "`methods[0].method` must be one of HewHom"),
         ({"method": "Scafold"}, "(did you mean `Scaffold`?); got 'Scafold'"),
         ({"method": 3}, "your own `file:Name`; got 3"),
-        ({}, "`methods[0].method` must be one of"),
+        ({}, '`methods[0].method` must be given, such as "FedAvg"'),
+        ({"method": "FedAvg", "lr": 0.1}, "no field of FedAvg: use `learning_rate`"),
+        ({"method": "HewHom", "lr": 0.1}, "no field of HewHom: use `amplitude`"),
+        ({"method": "trust", "grid": {"lr": [1]}}, "of trust: use `learning_rate`"),
+        ({"method": "FedAvg", "eta": 1}, "use `learning_rate` or `server_learning_r"),
+        ({"method": "FedAdam", "lr": 0.1}, "no field of FedAdam: use `learning_rate`"),
+        ({"method": "fedavg_m", "step_scale": 1}, "'fedavg_m' is spelled FedAvgM"),
+        ({"method": "Fed-Adam", "step_scale": 1}, "'Fed-Adam' is spelled FedAdam"),
+        (
+            {"method": "FedAdam", "step_scale": 1},
+            "server_learning_rate` must be given: about the change of one entry",
+        ),
         ({"method": "FedAvg"}, "exactly one of learning_rate, step_scale, total, ampl"),
         ({"method": "Krum", "step_scale": 1}, "'Krum' is now called krum"),
-        ({"method": "krum", "total": 1, "bad": 0.1}, "now called `byzantine_fr"),
+        ({"method": "krum", "total": 1, "bad": 0.1}, "now called `f`"),
         ({"method": "fedavg", "step_scale": 1}, "'fedavg' is spelled FedAvg"),
         ({"method": ["FedAvg"]}, "`methods[0].method` must be one of"),
         ({"method": {}}, "`methods[0].method` must be one of"),
@@ -271,9 +282,9 @@ def test_aggregators_are_read_with_their_fields() -> None:
         "agreement": {"power": 1.0},
         "geometric-median": {"smoothing": 1e-3, "iterations": 3},
         "coordinate-median": {},
-        "trimmed-mean": {"trim": 0.25},
-        "krum": {"byzantine_fraction": 0.2},
-        "multi-krum": {"byzantine_fraction": 0.2, "selected_fraction": 0.75},
+        "trimmed-mean": {"f": 0.25},
+        "krum": {"f": 0.2},
+        "multi-krum": {"f": 0.2, "selected_fraction": 0.75},
         "centered-clipping": {"radius": 2.0, "iterations": 1, "relative": False},
     }
     given = table()
@@ -286,9 +297,9 @@ def test_aggregators_are_read_with_their_fields() -> None:
         aggregator = method.entry(2.0).algorithm.aggregator  # type: ignore[attr-defined]  # a `Method`
         for name, value in fields[method.method].items():
             assert getattr(aggregator, name) == value
-    bad = {"method": "krum", "step_scale": 0.5, "byzantine_fraction": 0.6}
+    bad = {"method": "krum", "step_scale": 0.5, "f": 0.6}
     given["methods"] = [bad]
-    with pytest.raises(InvalidInputError, match=r"krum\.byzantine_fraction"):
+    with pytest.raises(InvalidInputError, match=r"krum\.f"):
         spec_from_table(given)
 
 

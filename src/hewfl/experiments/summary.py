@@ -10,6 +10,7 @@ import numpy as np
 from hewfl.core.array_types import Float64
 from hewfl.core.validation import Array
 from hewfl.experiments.results import Results, measured
+from hewfl.experiments.spec import portable_table
 from hewfl.experiments.statistics import RANKED, rank_methods
 from hewfl.server.trace import AVERAGED, RoundRecord
 
@@ -55,7 +56,7 @@ def _method(results: Results, entry: int) -> dict[str, Any]:
     }
     return {
         "label": method.label,
-        "method": method.method,
+        "method": portable_table(results.spec)["methods"][entry]["method"],
         "is_limit": method.label in results.yardsticks,
         "parameters": dict(method.parameters),
         "final": final,

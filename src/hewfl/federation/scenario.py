@@ -22,6 +22,8 @@ from hewfl.core.validation import (
     check_fields,
     format_value,
     invalid,
+    nonnegative,
+    wholes,
 )
 from hewfl.federation.adversary import Attack, Remembering
 from hewfl.federation.attacks import (
@@ -94,6 +96,10 @@ class Scenario:
             if isinstance(given, type) or not isinstance(given, Fault | Attack):
                 rule = "faults such as RandomLabels(0.25)"
                 raise invalid("faults", rule, format_value(fault))
+            share = getattr(fault, "share", 0.0)
+            if nonnegative(f"the share of {type(fault).__name__}", share) >= 1:
+                rule = "of shares from 0 to below 1"
+                raise invalid("faults", rule, format_value(fault))
         if sum(isinstance(fault, HiddenBatches) for fault in self.faults) > 1:
             raise invalid("faults", "of one HiddenBatches at most", "two")
         check_fields(self)
@@ -109,7 +115,7 @@ class Scenario:
             The faulty clients, and the true batch sizes.
 
         Raises:
-            InvalidInputError: no client is honest.
+            InvalidInputError: no client is honest, or a fault falls on no client.
         """
         n, first = len(batches), 0
         order = generator(seed, SCENARIO, _ASSIGNMENT).permutation(n)
@@ -120,6 +126,10 @@ class Scenario:
                 true = fault.draw(n, generator(seed, SCENARIO, _BATCHES))
                 continue
             count = round(fault.share * n)
+            if count == 0 and fault.share > 0:
+                rule = f"on at least one of {n} clients, or of share 0"
+                got = f"{format_value(fault)}, which is on none"
+                raise invalid("faults", rule, got)
             if first + count >= n:
                 raise invalid("faults", f"such that one of {n} is honest", self.faults)
             chosen = order[first : first + count]
@@ -230,7 +240,8 @@ class FaultAssignment:
         for i, fault in wrong.items():
             here = slice(spans[i][0], sum(spans[i]))
             rng = generator(self.seed, SCENARIO, _LABELS, i)
-            labels[here] = fault.relabel(labels[here], classes, rng)
+            wrong_labels = fault.relabel(labels[here].copy(), classes, rng)
+            labels[here] = _checked_labels(fault, wrong_labels, spans[i][1], classes)
         return problem.with_labels(labels)
 
     def corrupt(
@@ -254,7 +265,9 @@ class FaultAssignment:
                 continue
             client = generator(self.seed, SCENARIO, _CLIENT, t, i)
             common = generator(self.seed, SCENARIO, _COMMON)
-            rows = fault.corrupt(displacements[:, place], t, client, common)
+            honest = displacements[:, place]
+            answer = fault.corrupt(honest.copy(), t, client, common)
+            rows = _checked_rows(fault, answer, honest)
             if isinstance(fault, StaleUpdates) and after is not None:
                 k = self.stale.index(i)
                 old = after[:, k]
@@ -263,6 +276,30 @@ class FaultAssignment:
                 after[:, k] = rows
             sent[:, place] = rows
         return sent, after
+
+
+def _checked_labels(
+    fault: LabelFault, labels: Any, m: int, classes: int
+) -> Int64[Ints, " m"]:
+    """The labels of a faulty client, which must be classes of the problem."""
+    name = f"the labels of {type(fault).__name__}"
+    values = wholes(name, labels)
+    if values.shape != (m,) or values.max(initial=0) >= classes:
+        rule = f"{m} whole numbers below {classes}"
+        raise invalid(name, rule, format_value(labels))
+    return values.astype(np.int64)
+
+
+def _checked_rows(
+    fault: Any, rows: Any, honest: Float[Array, "entries d"]
+) -> Float[Array, "entries d"]:
+    """The updates of a faulty client, of the shape of the honest ones."""
+    values = np.asarray(rows)
+    if values.shape != honest.shape or values.dtype.kind not in "iuf":
+        rule = f"real numbers of shape {honest.shape}"
+        got = f"dtype {values.dtype}, shape {values.shape}"
+        raise invalid(f"the updates of {type(fault).__name__}", rule, got)
+    return values.astype(honest.dtype, copy=False)
 
 
 def _check_disjoint(spans: Mapping[int, tuple[int, int]], problem: Any) -> None:

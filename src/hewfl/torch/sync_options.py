@@ -30,7 +30,8 @@ class SyncReport:
         weights: w_i of every rank.
         steps: H_i of every rank.
         tokens: counted by every rank.
-        idle: ranks without a step, or at learning rate zero; weight zero.
+        idle: ranks without a step, at learning rate zero, or, where displacements are
+            compared, that did not move; weight zero.
         excluded: ranks whose displacement was not finite; weight zero.
         finished: ranks whose loops have ended; if it is all of them, the round is the
             last.
