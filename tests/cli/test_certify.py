@@ -1,6 +1,7 @@
 """`hewfl certify`, as a user types it."""
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -36,9 +37,9 @@ def _answers_are_kept() -> Iterator[None]:
         yield
 
 
-def run(*arguments: str | Path) -> Result:
+def run(*arguments: str | Path, columns: int = 80) -> Result:
     return CliRunner().invoke(
-        app, [str(a) for a in arguments], env={"COLUMNS": "80", "TERM": "dumb"}
+        app, [str(a) for a in arguments], env={"COLUMNS": f"{columns}", "TERM": "dumb"}
     )
 
 
@@ -79,6 +80,73 @@ def test_the_row_in_the_docs_is_the_one_that_is_printed() -> None:
     printed = " ".join(run(*FROM_FILE).output.split())
     for part in (story, *table.strip().splitlines()[2:]):
         assert " ".join(part.split()) in printed
+
+
+def number(cell: str) -> float:
+    """A cell of a table."""
+    return {"never": np.inf, "-": np.nan}.get(cell) or float(cell.replace(",", ""))
+
+
+@pytest.mark.parametrize(
+    "arguments", [FROM_FILE, OPTIONS, [*FROM_FILE, "--target=7e-3"]]
+)
+def test_every_printed_bound_is_a_bound(arguments: list[str]) -> None:
+    """Tables, verdicts and headline against the numbers with all their digits."""
+    result, text = answer(*arguments), run(*arguments, columns=200).output
+    tables = iter(re.split(r"constants +ϑ +largest ϑ .*\n", text)[1:])
+    by_label: dict[str, list[Any]] = {}
+    for p in result["guarantees"]:
+        by_label.setdefault(p["label"], []).append(p)
+    cap, count = result["case"]["system"]["radius"] ** 2 / 2, 0
+    for rows in by_label.values():
+        if not any(p["holds"] for p in rows):
+            continue
+        lines = next(tables).splitlines()
+        for p in rows:
+            cells = next(x for x in lines if x.split()[:1] == [p["variant"]]).split()
+            if not p["holds"] or p["vacuous"]:
+                continue
+            largest, rounds, closed, after, lowest = map(number, cells[2:])
+            assert largest <= p["amplitudes"][1]
+            assert rounds >= float(p["rounds_to_target"])
+            assert closed >= float(p["closed_rounds"])
+            values = [float(p[k]) for k in ("value", "iterated") if p[k] is not None]
+            assert after >= min(*values, cap)
+            assert lowest >= p["floor"]
+            count += 1
+            floor = re.search(r"bound never falls below ([\d.e,-]*\d)", p["verdict"])
+            if floor is not None:
+                assert number(floor[1]) <= p["floor"]
+            bound = re.search(r"at most ([\d.e-]+) after ([\d.e,+]+) r", p["verdict"])
+            if bound is not None:
+                assert number(bound[1]) >= result["target"]
+                assert number(bound[2]) >= p["rounds_to_target"]
+    assert count > 0
+    least = re.search(r"lowest certified gap is (\S+), by", result["headline"][0])
+    if least is not None:
+        designs = [float(p["design"]["least_target"]) for p in result["guarantees"]]
+        assert number(least[1]) >= min(designs)
+    table = text.partition("effect of one change")[2]
+    for change in result["improvements"]:
+        row = next(
+            x for x in table.splitlines() if x.strip().startswith(change["change"])
+        )
+        rounds, gap = map(number, row.split()[-2:])
+        assert rounds >= float(change["rounds"])
+        assert change["least_gap"] is None or gap >= float(change["least_gap"])
+    table = text.partition("one round at uniform weights")[2].splitlines()
+    for r in result["first_round"]:
+        cells = next(x for x in table if x.split()[:1] == [r["variant"]]).split()
+        uniform, optimal, _, value = map(number, cells[1:])
+        assert uniform <= r["uniform"]
+        assert optimal <= r["noise_optimal"]
+        assert value >= r["value"]
+
+
+def test_a_condition_that_fails_by_little_shows_both_sides() -> None:
+    result = answer(*OPTIONS, "--amplitude=1.0000000001")
+    sur = next(p for p in result["guarantees"] if p["label"] == "th:sur-cvx")
+    assert "but 1.0000000001 exceeds 1" in sur["verdict"]
 
 
 def test_the_best_guarantee_comes_first() -> None:
