@@ -134,9 +134,9 @@ def test_every_printed_bound_is_a_bound(arguments: list[str]) -> None:
         rounds, gap = map(number, row.split()[-2:])
         assert rounds >= float(change["rounds"])
         assert change["least_gap"] is None or gap >= float(change["least_gap"])
-    table = text.partition("one round at uniform weights")[2].splitlines()
+    single = text.partition("one round at uniform weights")[2].splitlines()
     for r in result["first_round"]:
-        cells = next(x for x in table if x.split()[:1] == [r["variant"]]).split()
+        cells = next(x for x in single if x.split()[:1] == [r["variant"]]).split()
         uniform, optimal, _, value = map(number, cells[1:])
         assert uniform <= r["uniform"]
         assert optimal <= r["noise_optimal"]
@@ -159,9 +159,25 @@ def test_the_report_says_when_nothing_is_certified() -> None:
     hard = " ".join(run(*OPTIONS, "--target", "1e-6").output.split())
     assert "No theorem certifies a gap of 1e-06; the lowest certified gap is" in hard
     alone = " ".join(run(*OPTIONS, "--active", "2").output.split())
-    assert "No theorem gives a bound over many rounds" in alone
+    assert "No theorem certifies a gap of 0.05; the lowest certified gap is" in alone
     assert "it needs full participation: 2 of 4 clients take part" in alone
     assert "What would help most: all clients in every round" in alone
+
+
+@pytest.mark.parametrize(
+    "who", [["--active=2", "--absence=1"], ["--rotation=0,1; 2,3"]], ids=str
+)
+def test_absent_clients_have_a_row(who: list[str], tmp_path: Path) -> None:
+    """Algorithm 1 prints a certificate there, and so does the command."""
+    asked = [*OPTIONS, "--amplitude=0.009", "--target=0.1", *who]
+    result = run(*asked, "--plot", tmp_path / "a.png")
+    text = " ".join(result.output.split())
+    assert "Best guarantee: th:sur-system (Algorithm 1 with θ̄ = ϑ, absent" in text
+    assert "th:sur-system Convex objective, predicted weights, absent clients" in text
+    row = answer(*asked)["guarantees"][-1]
+    assert row["label"] == "th:sur-system"
+    assert row["rounds_to_target"] == pytest.approx(2540, abs=200)
+    assert row["value"] is row["closed_rounds"] is None
 
 
 def test_a_start_at_the_target_needs_no_rounds() -> None:
@@ -295,6 +311,8 @@ def test_a_bad_file_gets_one_line(tmp_path: Path, text: str, says: str) -> None:
             [*OPTIONS, "--plot", "/no/such/place.png"],
             "`plot` must be a path in a folder",
         ),
+        ([*OPTIONS, "--rotation", "0;x"], "`--rotation` must be rounds separated by"),
+        ([*OPTIONS, "--active", "1", "--absence", "1"], "`absence` must be at least 3"),
         ([*OPTIONS, "--curvature", "1"], "`curvature` must be above the smoothness"),
         (["--config", "/no/such.toml"], "`config` must be a readable TOML file"),
     ],

@@ -282,7 +282,7 @@ def degenerate_round(rng: np.random.Generator) -> tuple[Array, Array, float, Arr
     w = post_local_weights(D, g, lam).weights
     if rng.random() < 0.2:
         w = rng.dirichlet(np.ones(n))
-    return np.asarray(D), np.asarray(g), lam, w
+    return np.asarray(D), np.asarray(g), lam, np.asarray(w, dtype=np.float64)
 
 
 @pytest.mark.unchecked

@@ -59,12 +59,22 @@ class Clients:
                 "clients", rule, ", ".join(map(str, sorted(lengths))) or "none"
             )
 
-    def system(self, smoothness: float, radius: float) -> System:
-        """The system, with identical clients counted."""
+    def system(
+        self, smoothness: float, radius: float, *, grouped: bool = True
+    ) -> System:
+        """The system, with identical clients counted unless they have numbers."""
         fields = (np.atleast_1d(x) for x in (self.horizon, self.batch_size))
         H, b, v2 = np.broadcast_arrays(*fields, np.atleast_1d(self.variance))
         count = None if self.count is None else np.atleast_1d(self.count)
-        return group_clients(System(smoothness, radius, H, b, v2, count))
+        system = System(smoothness, radius, H, b, v2, count)
+        if grouped:
+            return group_clients(system)
+        if count is None:
+            return system
+        H, b, v2 = (
+            np.repeat(x, count.astype(int)) for x in np.broadcast_arrays(H, b, v2)
+        )
+        return System(smoothness, radius, H, b, v2)
 
 
 @final
@@ -95,6 +105,8 @@ class Question:
     sampling: Literal["one objective", "fresh draws", "fixed shards"] = "fixed shards"
     active: int | None = None
     dimension: int | None = None
+    rotation: tuple[tuple[int, ...], ...] | None = None
+    absence: int | None = None
     variants: tuple[Literal["printed", "paper", "sharp", "absorbed"], ...] = (
         "paper",
         "sharp",
@@ -104,7 +116,9 @@ class Question:
     def answer(self) -> Certificate:
         """The certificate."""
         case = Case(
-            self.clients.system(self.smoothness, self.radius),
+            self.clients.system(
+                self.smoothness, self.radius, grouped=self.rotation is None
+            ),
             gap=self.start.gap,
             tracking=self.start.tracking,
             pl_constant=self.pl_constant,
@@ -113,6 +127,8 @@ class Question:
             sampling=self.sampling,
             active=self.active,
             dimension=self.dimension,
+            rotation=self.rotation,
+            absence=self.absence,
         )
         return evaluate(
             case,
@@ -179,6 +195,16 @@ def certify(  # noqa: PLR0913 - options of a command
     active: Annotated[
         int | None, typer.Option(help="Clients in a round; all if absent.")
     ] = None,
+    rotation: Annotated[
+        str | None,
+        typer.Option(
+            help="Clients of each round, from 0, in place of --active: 0,1;2."
+        ),
+    ] = None,
+    absence: Annotated[
+        int | None,
+        typer.Option(help="Most rounds in a row that a client is absent; no limit."),
+    ] = None,
     dimension: Annotated[
         int | None, typer.Option(help="Parameters d, to count what is sent.")
     ] = None,
@@ -216,6 +242,7 @@ def certify(  # noqa: PLR0913 - options of a command
         "hessian_lipschitz": hessian_lipschitz,
         "sampling": sampling,
         "active": active,
+        "absence": absence,
         "dimension": dimension,
         "variants": variant,
         "start": {"gap": start_gap, "tracking": start_tracking},
@@ -227,6 +254,8 @@ def certify(  # noqa: PLR0913 - options of a command
             "variance": _numbers("--variance", variance),
             "count": _numbers("--clients", clients, whole=True),
         }
+        if rotation is not None:
+            options["rotation"] = _rotation(rotation)
         table = _override(_read(config), options)
         _require_wholes(table)
         if plot is not None:
@@ -288,6 +317,16 @@ def _numbers(name: str, text: str | None, *, whole: bool = False) -> Any:
     if whole and not all(value.is_integer() for value in values):
         raise invalid(name, rule, repr(text))
     return values if len(values) > 1 else values[0]
+
+
+def _rotation(text: str) -> list[list[int]]:
+    """The clients of each round; an empty round has none."""
+    rounds = text.split(";")
+    try:
+        return [[int(i) for i in part.split(",") if i.strip()] for part in rounds]
+    except ValueError as error:
+        rule = "rounds separated by semicolons, of whole numbers separated by commas"
+        raise invalid("--rotation", rule, repr(text)) from error
 
 
 def _require_wholes(table: Mapping[str, Any]) -> None:

@@ -23,7 +23,7 @@ from hewfl.control.certificate import (
 from hewfl.control.tracking import predictable_tracking
 from hewfl.core.broadcasting import broadcasting
 from hewfl.core.validation import Array, ArrayLike, Reals, invalid, nonnegatives
-from hewfl.theory.noise import simplex_weights
+from hewfl.theory.noise import best_comparator, simplex_weights
 from hewfl.theory.one_step_bound import situation
 from hewfl.theory.recursion import Recursion
 from hewfl.theory.statement import Hypothesis, at_most
@@ -98,6 +98,15 @@ def comparator_coefficients(
             *((at_most("θ ≤ ln(4)/2", largest, np.log(4) / 2),) if printed else ()),
         ),
     )
+
+
+def least_noise_recursion(system: System, theta: Array, variant: Variant) -> Recursion:
+    """The recursion of th:sur-cvx for amplitudes θ and the weights of least noise."""
+    at = situation(system, 0, 0)
+    linear = mean_penalty(theta, at, variant)
+    quadratic: Array = system.L[..., None] / 2 * variance_bound(theta, at, variant)
+    w = best_comparator(linear, quadratic / system.multiplicity)
+    return comparator_coefficients(system, w, theta, variant=variant)
 
 
 def tracking_hypothesis(

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Literal, final
 
 import numpy as np
 
-from hewfl.control.certificate import VARIANTS, Variant, mean_penalty, variance_bound
+from hewfl.control.certificate import VARIANTS, Variant
 from hewfl.core.broadcasting import broadcasting
 from hewfl.core.validation import Array, ArrayLike, Reals, as_float64, invalid
-from hewfl.theory.comparators import comparator_coefficients
+from hewfl.theory.comparators import comparator_coefficients, least_noise_recursion
 from hewfl.theory.heterogeneous import heterogeneous_coefficients
 from hewfl.theory.homogeneous import (
     PostLocal,
@@ -23,7 +23,6 @@ from hewfl.theory.homogeneous import (
     homogeneous_pl_rate,
 )
 from hewfl.theory.noise import best_comparator
-from hewfl.theory.one_step_bound import situation
 from hewfl.theory.pl import pl_rate
 from hewfl.theory.recursion import Recursion, State, mask_undefined
 from hewfl.theory.round_costs import Algorithm
@@ -177,15 +176,12 @@ def _predicted_curve(
 ) -> Curve:
     """th:sur-cvx for a box that ends at ϑ, against the weights of least noise there."""
     system, theta = case.system, as_float64("amplitude", controls.amplitude)[..., None]
-    at, L = situation(system, 0, 0), system.L[..., None]
-    linear = mean_penalty(theta, at, variant)
-    quadratic: Array = L / 2 * variance_bound(theta, at, variant)
-    if printed:
-        linear = np.asarray(32 * theta**2 / L * system.noise)
-        quadratic = linear / 2
-    w = best_comparator(linear, quadratic / system.multiplicity)
-    k = comparator_coefficients(system, w, theta, variant=variant, printed=printed)
-    return _convex_curve(k, case, printed)
+    if not printed:
+        return _convex_curve(least_noise_recursion(system, theta, variant), case, False)
+    linear = np.asarray(32 * theta**2 / system.L[..., None] * system.noise)
+    w = best_comparator(linear, linear / 2 / system.multiplicity)
+    k = comparator_coefficients(system, w, theta, variant=variant, printed=True)
+    return _convex_curve(k, case, True)
 
 
 def _uniform_curve(
