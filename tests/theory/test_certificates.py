@@ -214,7 +214,7 @@ def test_absent_clients_leave_the_bound_of_algorithm_1(at_best: Certificate) -> 
     assert row.holds
     assert row.rounds_to_target == np.inf  # clients may stay away for ever
     returning = certify(replace(CASE, active=3, absence=1), 0.4, variants=["sharp"])
-    assert returning.guarantees[-1].rounds_to_target < 1000
+    assert returning.guarantees[-1].rounds_to_target < 10_000
     assert "3 of 4 clients" in part.participation
     assert part.first_round[0].uniform > 0
     assert part.communication[0].per_round == 200 + 300 + 3
