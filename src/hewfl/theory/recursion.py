@@ -173,12 +173,7 @@ class Recursion:
 
         Returns:
             (a, β, d) with d = γ q̄ + δ + ε. Where γ = 0 the tracking error costs
-            nothing and needs no cap. Among several configurations, d is NaN where
-            C ≥ 1.
-
-        Raises:
-            InvalidInputError: C ≥ 1 in the only configuration, so that q has no cap
-                (erratum E-04).
+            nothing and needs no cap. d is NaN where q has none, C ≥ 1 (E-04).
         """
         stale = capped_tracking_cost(self.staleness, self.tracking, tracking, self.cap)
         d = np.asarray(stale + self.noise + validate_solver_gap(solver_gap))
@@ -208,13 +203,9 @@ class Recursion:
             printed: the paper's closed form.
 
         Returns:
-            The rate, under `label`; vacuous where its floor is at f̄ or above. Among
-            several configurations it is NaN where it is undefined, and the hypothesis
-            that fails says why.
-
-        Raises:
-            InvalidInputError: the only configuration has C ≥ 1 and γ > 0, so that q
-                has no cap (erratum E-04), or a ≤ 0.
+            The rate, under `label`; vacuous where its floor is at f̄ or above. It is NaN
+            where it is undefined, a ≤ 0, or C ≥ 1 and γ > 0, and the hypothesis that
+            fails says so.
         """
         u, q, start_met = validate_start(start, self.cap)
         scalar = self.scalar_form(q, solver_gap)
@@ -325,14 +316,13 @@ def convex_rate(
     """The rate of u⁺ ≤ u − a u² + β u + d for (a, β, d), beside the cap f̄ (lem:scalar).
 
     Always to the positive root m: smaller solutions of the paper's conditions are no
-    floors (erratum E-07). Vacuous where m ≥ f̄ (E-09). Among several configurations it
-    is NaN where d is, or where a ≤ 0; a single one with a ≤ 0 raises an error.
+    floors (erratum E-07). Vacuous where m ≥ f̄ (E-09). NaN where d is, or a ≤ 0.
     """
     a, beta, d = np.broadcast_arrays(*scalar)
     falls = below("0 < a", 0.0, a)
     met = np.asarray(falls.holds & ~np.isnan(d))
-    if a.ndim:  # stand-ins where nothing is defined; `mask_undefined` removes them
-        a, d = np.where(falls.holds, a, 1.0), np.where(met, d, 0.0)
+    # stand-ins where nothing is defined; `mask_undefined` removes them
+    a, d = np.where(falls.holds, a, 1.0), np.where(met, d, 0.0)
     rate = scalar_rate(start, a, beta, d, rounds)
     if printed:
         # am² ≥ βm + d is met with equality at the root: not left to rounding
@@ -348,14 +338,9 @@ def convex_rate(
 def capped_tracking_cost(
     staleness: Reals, tracking: Tracking, start: ArrayLike, cap: Reals
 ) -> Reals:
-    """The cost γ q̄ of a tracking error at its cap: 0 where γ = 0, NaN where C ≥ 1.
-
-    A single configuration with C ≥ 1 and γ > 0 raises an error (E-04).
-    """
+    """The cost γ q̄ of a tracking error at its cap: 0 where γ = 0, NaN where C ≥ 1."""
     C, costs = tracking.tracking, staleness > 0
     unbounded = np.asarray(costs & (C >= 1))
-    if not unbounded.ndim and costs:
-        return np.asarray(staleness * tracking_cap(tracking, start, cap))
     steady = replace(tracking, tracking=np.where(costs & (C < 1), C, 0.0))
     cost = np.where(costs, staleness * tracking_cap(steady, start, cap), 0.0)
     return np.where(unbounded, np.nan, cost)

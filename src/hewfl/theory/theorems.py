@@ -27,7 +27,7 @@ from hewfl.theory.pl import pl_rate
 from hewfl.theory.recursion import Recursion, State, mask_undefined
 from hewfl.theory.round_costs import Algorithm
 from hewfl.theory.similar_hessians import best_iterate_rate, higher_order
-from hewfl.theory.statement import Hypothesis, Rate, at_most
+from hewfl.theory.statement import Rate, at_most
 from hewfl.theory.systems import Case, is_homogeneous
 from hewfl.theory.uniform_controller import uniform_coefficients
 
@@ -214,8 +214,7 @@ def _similar_hessians_curve(
     bound = higher_order(k, S, M, printed=printed)
     if not printed:
         return _convex_curve(bound.recursion, case, printed)
-    several = replace(bound, recursion=_with_axis(bound.recursion))
-    rate = partial(best_iterate_rate, several, case.start, printed=True)
+    rate = partial(best_iterate_rate, bound, case.start, printed=True)
     return _curve(rate, case, None)
 
 
@@ -244,9 +243,8 @@ def _homogeneous_pl_curve(
     k = homogeneous_coefficients(case.system, controls, variant=variant)
     mu, gap = case.require("pl_constant"), case.start[0]
     recursion = None if printed else _pl_recursion(k, mu)
-    several = _with_axis(k)
     return _curve(
-        lambda T: homogeneous_pl_rate(several, mu, gap, T, printed=printed),
+        lambda T: homogeneous_pl_rate(k, mu, gap, T, printed=printed),
         case,
         recursion,
     )
@@ -254,7 +252,7 @@ def _homogeneous_pl_curve(
 
 def _convex_curve(recursion: Recursion, case: Case, printed: bool) -> Curve:
     """The curve of a recursion and of its closed convex rate."""
-    rate = partial(_with_axis(recursion).rate, case.start, printed=printed)
+    rate = partial(recursion.rate, case.start, printed=printed)
     return _curve(rate, case, None if printed else recursion)
 
 
@@ -265,35 +263,9 @@ def _curve(
 
     def rate(rounds: ArrayLike) -> Rate:
         bound = closed(rounds)
-        bound = mask_undefined(np.asarray(~np.isnan(bound.value)), bound, np.inf)
-        return bound if np.ndim(rounds) else _without_axis(bound)
+        return mask_undefined(np.asarray(~np.isnan(bound.value)), bound, np.inf)
 
     return Curve(rate, case.start, recursion)
-
-
-def _with_axis(k: Recursion) -> Recursion:
-    """The recursion as one of several: NaN where a single one would raise."""
-    stale, growth = np.atleast_1d(k.staleness), np.atleast_1d(k.growth)
-    return replace(k, staleness=stale, growth=growth)
-
-
-def _without_axis(rate: Rate) -> Rate:
-    """The rate without the axis that `_with_axis` added to its recursion."""
-    if rate.value.shape != (1,):
-        return rate
-    met = tuple(
-        Hypothesis(h.name, np.squeeze(h.left), np.squeeze(h.right), h.holds.reshape(()))
-        if h.holds.size == 1
-        else h
-        for h in rate.hypotheses
-    )
-    return replace(
-        rate,
-        value=rate.value.reshape(()),
-        floor=np.broadcast_to(rate.floor, (1,)).reshape(()),
-        vacuous=np.broadcast_to(rate.vacuous, (1,)).reshape(()),
-        hypotheses=met,
-    )
 
 
 def _pl_recursion(k: Recursion, mu: Array) -> Recursion:
