@@ -88,7 +88,7 @@ from hewfl.theory.sensitivity import Improvement, improvements
 from hewfl.theory.similar_hessians import best_iterate_rate, higher_order
 from hewfl.theory.statement import Bound, Hypothesis, Rate
 from hewfl.theory.systems import Case, System, is_homogeneous, system_of
-from hewfl.theory.theorems import THEOREMS, Curve, theorem_curve
+from hewfl.theory.theorems import THEOREMS, Curve, theorem, theorem_curve, theorems
 from hewfl.theory.uniform_controller import uniform_coefficients
 
 __all__ = [
@@ -100,6 +100,6 @@ __all__ = [
     "homogeneous_coefficients", "homogeneous_pl_rate", "improvements",
     "is_homogeneous", "largest_descent_amplitude", "linear_rate", "noise_optimal",
     "one_step", "pathwise_bound", "pl_rate", "rounds_to", "scalar_rate", "situation",
-    "surrogate_system", "surrogate_under", "system_of", "theorem_curve",
-    "uniform_coefficients",
+    "surrogate_system", "surrogate_under", "system_of", "theorem", "theorem_curve",
+    "theorems",    "uniform_coefficients",
 ]  # fmt: skip

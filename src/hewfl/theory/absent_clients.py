@@ -31,10 +31,10 @@ from hewfl.control.tracking import (
 from hewfl.core.array_types import Bool, Float64
 from hewfl.core.broadcasting import broadcasting
 from hewfl.core.validation import Array, ArrayLike, Ints, Mask, nonnegatives
-from hewfl.theory.comparators import least_noise_recursion
 from hewfl.theory.recursion import Recursion
 from hewfl.theory.statement import Hypothesis, all_hold
 from hewfl.theory.systems import Case, System, client_mask
+from hewfl.theory.theorems import theorem
 
 LABEL = "th:sur-system"
 """The statement whose recursion of χ is replaced."""
@@ -259,7 +259,7 @@ def _recursion_of(
     fields = (system.horizon, system.batch_size, system.variance)
     H, b, v2 = (np.asarray(field)[clients] for field in fields)
     part = System(system.L, system.R, H, b, v2)
-    return least_noise_recursion(part, np.full(1, theta), variant)
+    return theorem("comparator", part, amplitude=theta, variant=variant)
 
 
 def _worst_recursion(case: Case, theta: float, variant: Variant) -> Recursion:
@@ -267,7 +267,7 @@ def _worst_recursion(case: Case, theta: float, variant: Variant) -> Recursion:
     system, H = case.system, np.asarray(case.system.horizon).max()
     v2 = system.noise.max() * H * (1 + 2.0**-50)  # rounding must not lower M
     part = System(system.L, system.R, [H], [1], [v2], [case.participants])
-    return least_noise_recursion(part, np.full(1, theta), variant)
+    return theorem("comparator", part, amplitude=theta, variant=variant)
 
 
 def best_absent_clients(

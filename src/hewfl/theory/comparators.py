@@ -21,6 +21,7 @@ from hewfl.control.certificate import (
     variance_bound,
 )
 from hewfl.control.tracking import predictable_tracking
+from hewfl.core.array_types import Float64
 from hewfl.core.broadcasting import broadcasting
 from hewfl.core.validation import Array, ArrayLike, Reals, invalid, nonnegatives
 from hewfl.theory.noise import best_comparator, simplex_weights
@@ -100,13 +101,14 @@ def comparator_coefficients(
     )
 
 
-def least_noise_recursion(system: System, theta: Array, variant: Variant) -> Recursion:
-    """The recursion of th:sur-cvx for amplitudes θ and the weights of least noise."""
+def least_noise_weights(
+    system: System, theta: Array, variant: Variant
+) -> Float64[Array, "... n"]:
+    """The weights with the least δ of th:sur-cvx at amplitudes θ."""
     at = situation(system, 0, 0)
     linear = mean_penalty(theta, at, variant)
     quadratic: Array = system.L[..., None] / 2 * variance_bound(theta, at, variant)
-    w = best_comparator(linear, quadratic / system.multiplicity)
-    return comparator_coefficients(system, w, theta, variant=variant)
+    return best_comparator(linear, quadratic / system.multiplicity)
 
 
 def tracking_hypothesis(
