@@ -21,7 +21,7 @@ from hewfl.simulation.audit import control_audit
 from hewfl.theory.absent_clients import absent_clients, propagated_tracking
 from hewfl.theory.homogeneous import PostLocal
 from hewfl.theory.systems import Case, System
-from hewfl.theory.theorems import theorem_curve
+from hewfl.theory.theorem_table import theorem_curve
 
 EXACT = 1e-12
 """Relative error of a closed formula of a few dozen roundings."""

@@ -14,7 +14,7 @@ from hewfl.theory.homogeneous import (
 from hewfl.theory.noise import noise_of_mean
 from hewfl.theory.one_step_bound import one_step, situation
 from hewfl.theory.systems import Case, System
-from hewfl.theory.theorems import THEOREMS
+from hewfl.theory.theorem_table import THEOREMS
 from hewfl.theory.uniform_controller import uniform_coefficients
 
 pytestmark = pytest.mark.unchecked

@@ -7,7 +7,7 @@ from tests.theory.test_noise import draw, exact_noise, simplex
 
 from hewfl import ClientProfile, InvalidInputError, ProblemBounds, UpperState
 from hewfl.control.certificate import Variant, round_bound
-from hewfl.theory.appendix.surrogate import surrogate_system
+from hewfl.theory.appendix.surrogate_controls import surrogate
 from hewfl.theory.comparators import comparator_coefficients
 from hewfl.theory.statement import all_hold
 from hewfl.theory.systems import System
@@ -83,9 +83,7 @@ def test_the_optimised_system_stays_below_its_comparators(
     n, T = 3, 6
     system = System(1.0, 1.0, [1, 2, 4], 8, [1e-6, 2e-6, 5e-6])
     low, high = 1e-4, 4e-3
-    best = surrogate_system(
-        system, (low, high), (0.5, 0.0), T, variant=variant, printed=True
-    )
+    best = surrogate(system, (low, high), (0.5, 0.0), T, variant=variant, printed=True)
     for _ in range(5):
         w, theta = rng.dirichlet(np.ones(n)), rng.uniform(low, high, n)
         k = comparator_coefficients(system, w, theta, box_end=high, variant=variant)

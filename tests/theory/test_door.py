@@ -10,7 +10,7 @@ from hewfl import InvalidInputError
 from hewfl.theory import System, theorem, theorems
 from hewfl.theory.homogeneous import PostLocal
 from hewfl.theory.recursion import Recursion
-from hewfl.theory.theorems import Form, find_theorem, theorem_curve
+from hewfl.theory.theorem_table import Form, find_theorem, theorem_curve
 
 NEEDED: dict[str, Any] = {
     "pl_constant": RICH.pl_constant,

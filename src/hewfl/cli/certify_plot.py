@@ -16,7 +16,7 @@ from hewfl.theory.absent_clients import absent_clients
 from hewfl.theory.certificates import Certificate, Guarantee
 from hewfl.theory.homogeneous import PostLocal
 from hewfl.theory.rounds_to_target import MOST_STEPS, single_trajectory
-from hewfl.theory.theorems import THEOREMS, theorem_curve
+from hewfl.theory.theorem_table import THEOREMS, theorem_curve
 
 _STYLES = {"printed": ":", "paper": "-", "sharp": "--", "absorbed": "-."}
 _POINTS = 400

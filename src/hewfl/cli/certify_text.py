@@ -14,7 +14,7 @@ from hewfl.core.rounding import format_lower, format_upper
 from hewfl.theory.certificates import Certificate, Guarantee
 from hewfl.theory.sensitivity import Improvement
 from hewfl.theory.statement import Hypothesis
-from hewfl.theory.theorems import FULL_PARTICIPATION, HOMOGENEOUS_ORACLE
+from hewfl.theory.theorem_table import FULL_PARTICIPATION, HOMOGENEOUS_ORACLE
 
 _HELPS = 0.99
 """A change that saves less than a hundredth is not mentioned."""

@@ -34,7 +34,7 @@ from hewfl.core.validation import Array, ArrayLike, Ints, Mask, nonnegatives
 from hewfl.theory.recursion import Recursion
 from hewfl.theory.statement import Hypothesis, all_hold
 from hewfl.theory.systems import Case, System, client_mask
-from hewfl.theory.theorems import theorem
+from hewfl.theory.theorem_table import theorem
 
 LABEL = "th:sur-system"
 """The statement whose recursion of χ is replaced."""

@@ -34,7 +34,7 @@ from hewfl.theory.round_costs import Algorithm, communication
 from hewfl.theory.rounds_to_target import rounds_needed, single_trajectory
 from hewfl.theory.statement import Hypothesis, all_hold
 from hewfl.theory.systems import Case, coarsen, group_clients
-from hewfl.theory.theorems import FORMS, THEOREMS, Form, Theorem, theorem_curve
+from hewfl.theory.theorem_table import FORMS, THEOREMS, Form, Theorem, theorem_curve
 
 MOST_ITERATED = 10_000
 """Recursions are iterated up to so many rounds; closed bounds have no limit."""

@@ -87,7 +87,8 @@ class Recursion:
     All have shape (*c), or (rounds, *c) for a schedule.
 
     Examples:
-        >>> from hewfl.theory import PostLocal, System, homogeneous_coefficients
+        >>> from hewfl.theory import System
+        >>> from hewfl.theory.homogeneous import PostLocal, homogeneous_coefficients
         >>> system = System(1.0, 1.0, [1] * 10, 1, 0.0)
         >>> controls = PostLocal(0.25, 2.0)
         >>> k = homogeneous_coefficients(system, controls, variant="sharp")

@@ -18,7 +18,7 @@ from hewfl.theory.designer import design, fewest_rounds
 from hewfl.theory.homogeneous import PostLocal
 from hewfl.theory.rounds_to_target import rounds_needed
 from hewfl.theory.systems import Case, coarsen, group_clients
-from hewfl.theory.theorems import THEOREMS, Form, theorem_curve
+from hewfl.theory.theorem_table import THEOREMS, Form, theorem_curve
 
 
 @final

@@ -239,6 +239,7 @@ class Given:
         return as_float64(name, value)
 
 
+@broadcasting
 def theorem(  # noqa: PLR0913 - public; all but three are optional
     label: str,
     system: System,
