@@ -4,7 +4,9 @@ import json
 import re
 import sys
 from collections.abc import Iterator
+from dataclasses import fields
 from functools import cache
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +16,13 @@ import typer
 from click.testing import Result
 from typer.testing import CliRunner
 
-from hewfl.cli.certify import Clients, Question, certify
+from hewfl.cli.certify import Clients, Question, Start, certify
 
 pytestmark = pytest.mark.unchecked
 EXAMPLE = Path(__file__).parents[2] / "examples" / "certify.toml"
-SYSTEM = ["--smoothness=1", "--radius=1", "--horizons=1,2,4,8"]
+SYSTEM = ["--smoothness=1", "--radius=1", "--horizon=1,2,4,8"]
 SYSTEM += ["--batch-size=32", "--variance=1e-4"]
-SHORT = ["--variant=sharp", "--amplitude=0.03"]
+SHORT = ["--variants=sharp", "--amplitude=0.03"]
 """With an amplitude the answer comes sooner: it is not searched."""
 OPTIONS = [*SYSTEM, *SHORT, "--rounds=9"]
 FROM_FILE = ["--config", str(EXAMPLE)]
@@ -188,7 +190,7 @@ def test_a_start_at_the_target_needs_no_rounds() -> None:
 
 def test_a_million_clients() -> None:
     """Kinds of client are counted, not listed."""
-    result = answer(*OPTIONS, "--clients=500000,500000", "--horizons=1,4")
+    result = answer(*OPTIONS, "--count=500000,500000", "--horizon=1,4")
     assert result["case"]["system"]["count"] == [5e5, 5e5]
     assert sum(result["noise"]["optimal"]) == pytest.approx(1)
 
@@ -206,13 +208,13 @@ def test_identical_clients_are_grouped() -> None:
 
 
 def test_options_and_file_ask_the_same() -> None:
-    more = [*SYSTEM, "--pl=0.1", "--dimension=650", "--target=0.05"]
+    more = [*SYSTEM, "--pl-constant=0.1", "--dimension=650", "--target=0.05"]
     more += ["--start-gap=0.5", "--start-tracking=1e-5", "--sampling=fresh draws"]
     assert answer(*more) == answer(*FROM_FILE)
 
 
 def test_options_overrule_the_file() -> None:
-    result = answer(*FROM_FILE, *SHORT, "--horizons=4", "--clients=7")
+    result = answer(*FROM_FILE, *SHORT, "--horizon=4", "--count=7")
     assert result["case"]["system"]["horizon"] == [4.0]
     assert result["case"]["system"]["count"] == [7.0]
     assert result["case"]["pl_constant"] == 0.1
@@ -232,7 +234,7 @@ def test_json_has_the_words() -> None:
 
 
 def test_json_has_no_infinities() -> None:
-    result = answer(*FROM_FILE, "--variant=sharp", "--amplitude=0.5")
+    result = answer(*FROM_FILE, "--variants=sharp", "--amplitude=0.5")
     het = next(p for p in result["guarantees"] if p["label"] == "cor:realized-het-rate")
     assert het["holds"] is False
     assert het["value"] == het["rounds_to_target"] == "inf"
@@ -244,6 +246,31 @@ def test_json_has_no_infinities() -> None:
         "right": None,
         "holds": False,
     }
+
+
+def test_latex_of_the_theorems_that_hold() -> None:
+    text = run(*OPTIONS, "--latex").output
+    held = [p for p in answer(*OPTIONS)["guarantees"] if p["holds"]]
+    assert text.count(r"\begin{align*}") == len(held) > 0
+    for p in held:
+        assert f"% {p['label']}, {p['variant']} constants, ϑ = " in text
+
+
+def test_options_have_the_names_of_the_keys() -> None:
+    keys = {f.name for f in fields(Question)} - {"clients", "start"}
+    keys |= {f.name for f in fields(Clients)}
+    keys |= {f"start_{f.name}" for f in fields(Start)}
+    others = {"config", "as_json", "latex", "plot", "html"}
+    assert set(signature(certify).parameters) == keys | others
+
+
+def test_a_hopeless_case_has_a_sentence_in_place_of_a_table() -> None:
+    hopeless = ["--smoothness=1", "--radius=1", "--horizon=4", "--count=2"]
+    hopeless += ["--batch-size=1", "--variance=1e30", "--variants=sharp"]
+    text = run(*hopeless).output
+    assert "No theorem gives a bound over many rounds" in text
+    assert "of these changes helps by a hundredth" in " ".join(text.split())
+    assert "effect of one change" not in text
 
 
 def test_a_figure(tmp_path: Path) -> None:
@@ -300,12 +327,12 @@ def test_a_bad_file_gets_one_line(tmp_path: Path, text: str, says: str) -> None:
     [
         ([], "`smoothness` must be given"),
         (
-            [*OPTIONS, "--horizons", "1,x"],
-            "`--horizons` must be whole numbers separated",
+            [*OPTIONS, "--horizon", "1,x"],
+            "`--horizon` must be whole numbers separated",
         ),
-        ([*OPTIONS, "--horizons", "4.5"], "`--horizons` must be whole numbers separ"),
+        ([*OPTIONS, "--horizon", "4.5"], "`--horizon` must be whole numbers separ"),
         ([*OPTIONS, "--html", "page.html"], "use --plot or --json"),
-        ([*OPTIONS, "--variant", "blunt"], "`variants[1]` must be one of 'printed'"),
+        ([*OPTIONS, "--variants", "blunt"], "`variants[1]` must be one of 'printed'"),
         ([*OPTIONS, "--plot", "x.gif"], "`plot` must be a path ending in .png or"),
         (
             [*OPTIONS, "--plot", "/no/such/place.png"],

@@ -13,7 +13,12 @@ import typer
 from rich.console import Console
 
 from hewfl.cli.certify_plot import draw_certificate
-from hewfl.cli.certify_text import headline, print_certificate, verdict
+from hewfl.cli.certify_text import (
+    certificate_latex,
+    headline,
+    print_certificate,
+    verdict,
+)
 from hewfl.cli.error_messages import one_line_errors
 from hewfl.core.toml_records import from_table, is_whole
 from hewfl.core.validation import invalid
@@ -158,12 +163,12 @@ def certify(  # noqa: PLR0913 - options of a command
     ] = None,
     smoothness: Annotated[float | None, typer.Option(help="L.")] = None,
     radius: Annotated[float | None, typer.Option(help="R.")] = None,
-    horizons: Annotated[
+    horizon: Annotated[
         str | None, typer.Option(help="H_i, one for all or one each: 1,2,4,8.")
     ] = None,
     batch_size: Annotated[str | None, typer.Option(help="b_i, likewise.")] = None,
     variance: Annotated[str | None, typer.Option(help="v_i², likewise.")] = None,
-    clients: Annotated[
+    count: Annotated[
         str | None,
         typer.Option(help="n, where nothing is a list; or how many of each kind."),
     ] = None,
@@ -179,7 +184,7 @@ def certify(  # noqa: PLR0913 - options of a command
     rounds: Annotated[
         int | None, typer.Option(help="T, to state bounds at; 1000 if absent.")
     ] = None,
-    pl: Annotated[float | None, typer.Option(help="PL constant μ.")] = None,
+    pl_constant: Annotated[float | None, typer.Option(help="PL constant μ.")] = None,
     similarity: Annotated[
         float | None, typer.Option(help="Bound on ‖∇²F_i − ∇²F‖.")
     ] = None,
@@ -214,7 +219,7 @@ def certify(  # noqa: PLR0913 - options of a command
     start_tracking: Annotated[
         float | None, typer.Option(help="Bound on ‖c_i − ∇F_i‖² there; max v_i²/b_i.")
     ] = None,
-    variant: Annotated[
+    variants: Annotated[
         list[str] | None,
         typer.Option(
             help="printed, paper, sharp or absorbed constants. Repeatable; all but "
@@ -223,6 +228,9 @@ def certify(  # noqa: PLR0913 - options of a command
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON, for machines.")
+    ] = False,
+    latex: Annotated[
+        bool, typer.Option("--latex", help="Print the bounds in LaTeX.")
     ] = False,
     plot: Annotated[
         Path | None, typer.Option(help="Draw the bounds here (.png, .pdf or .svg).")
@@ -237,22 +245,22 @@ def certify(  # noqa: PLR0913 - options of a command
         "curvature": curvature,
         "target": target,
         "rounds": rounds,
-        "pl_constant": pl,
+        "pl_constant": pl_constant,
         "similarity": similarity,
         "hessian_lipschitz": hessian_lipschitz,
         "sampling": sampling,
         "active": active,
         "absence": absence,
         "dimension": dimension,
-        "variants": variant,
+        "variants": variants,
         "start": {"gap": start_gap, "tracking": start_tracking},
     }
     with one_line_errors():
         options["clients"] = {
-            "horizon": _numbers("--horizons", horizons, whole=True),
+            "horizon": _numbers("--horizon", horizon, whole=True),
             "batch_size": _numbers("--batch-size", batch_size, whole=True),
             "variance": _numbers("--variance", variance),
-            "count": _numbers("--clients", clients, whole=True),
+            "count": _numbers("--count", count, whole=True),
         }
         if rotation is not None:
             options["rotation"] = _rotation(rotation)
@@ -277,6 +285,9 @@ def certify(  # noqa: PLR0913 - options of a command
         ):
             entry["verdict"] = verdict(certificate, row)
         typer.echo(json.dumps(result, indent=1, allow_nan=False))
+        return
+    if latex:
+        typer.echo(certificate_latex(certificate))
         return
     print_certificate(certificate, changes, Console())
     if plot is not None:

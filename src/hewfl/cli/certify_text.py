@@ -12,9 +12,15 @@ from rich.table import Table
 
 from hewfl.core.rounding import format_lower, format_upper
 from hewfl.theory.certificates import Certificate, Guarantee
+from hewfl.theory.homogeneous import PostLocal
 from hewfl.theory.sensitivity import Improvement
 from hewfl.theory.statement import Hypothesis
-from hewfl.theory.theorem_table import FULL_PARTICIPATION, HOMOGENEOUS_ORACLE
+from hewfl.theory.theorem_table import (
+    FULL_PARTICIPATION,
+    HOMOGENEOUS_ORACLE,
+    THEOREMS,
+    theorem_curve,
+)
 
 _HELPS = 0.99
 """A change that saves less than a hundredth is not mentioned."""
@@ -45,9 +51,26 @@ def print_certificate(
     for label, names in c.not_evaluated:
         text = f"{label} was not evaluated: it needs {' and '.join(names)}."
         console.print(text, highlight=False)
-    tables = [_change_table(c, changes), _first_round_table(c), _client_table(c)]
+    tables = [_first_round_table(c), _client_table(c)]
+    if any(x.factor < _HELPS for x in changes):  # else the headline has said it
+        tables.insert(0, _change_table(c, changes))
     for table in [*tables, *([_communication_table(c)] if c.communication else [])]:
         console.print(table)
+
+
+def certificate_latex(c: Certificate) -> str:
+    """The recursion of each guarantee that holds, with its numbers, in LaTeX."""
+    parts = []
+    for p in c.guarantees:
+        controls = PostLocal(p.amplitude, p.curvature)
+        known = p.label in THEOREMS and p.variant != "printed" and bool(p.holds)
+        if not known:
+            continue
+        recursion = theorem_curve(p.label, c.case, controls, p.variant).recursion
+        assert recursion is not None
+        title = f"% {p.label}, {p.variant} constants, {_controls(c, p)}: {p.title}"
+        parts.append(f"{title}\n{recursion.latex()}")
+    return "\n\n".join(parts) or "% no theorem holds"
 
 
 def headline(c: Certificate, changes: Sequence[Improvement]) -> list[str]:
