@@ -4,7 +4,8 @@
         reproduce/results/torch_rules.json docs/results/torch.md
 
 Every number is a difference to equal weights on the same seeds, with the half width of
-its 95 % interval. Test losses: less is better.
+its 95 % interval. Test losses: less is better. A job that diverged counts with the loss
+`DIVERGED`.
 """
 
 import json
@@ -17,7 +18,9 @@ import numpy as np
 from hewfl.experiments.statistics import Comparison, compare_finals
 
 BEGIN, END = "<!-- rules: begin -->", "<!-- rules: end -->"
-EQUAL = "equal"
+EQUAL, DEFAULT = "equal", "sieve, per step"
+DIVERGED = 10.0
+"""Losses above, and those that are not finite, count as this one."""
 SCORES = {"loss": "the iterate", "average loss": "the averaged model"}
 Cells = dict[str, dict[str, dict[str, Any]]]
 """Lists of scores over seeds, by model, scenario and entry (`rule | outer`)."""
@@ -36,16 +39,19 @@ def against_equal(
 ) -> Any:
     """How a rule compares with equal weights in one scenario."""
     first, second = (
-        np.array(scenario[f"{name} | {server_step}"][score], dtype=float)
-        for name in (rule, EQUAL)
+        losses(scenario, name, server_step, score) for name in (rule, EQUAL)
     )
     return compare_finals(first, second, "objective")
 
 
+def losses(scenario: dict[str, Any], rule: str, server_step: str, score: str) -> Any:
+    """Of the seeds, at most `DIVERGED`."""
+    values = np.array(scenario[f"{rule} | {server_step}"][score], dtype=float)
+    return np.where(values < DIVERGED, values, DIVERGED)
+
+
 def shown(one: Comparison) -> str:
-    """Mean difference and half width, bold where it is worse, starred where better."""
-    if not np.isfinite(one.high):  # a mean of one seed is no mean
-        return "diverged" if one.verdict == "worse" else "—"
+    """Mean difference and half width, bold where it is worse, marked where better."""
     text = f"{one.mean:+.3f} ± {one.high - one.mean:.3f}".replace("-", "−")
     return {"better": f"{text} ✓", "worse": f"**{text}**", "undecided": text}[
         one.verdict
@@ -53,37 +59,38 @@ def shown(one: Comparison) -> str:
 
 
 def lines_of(heads: list[str], rows: list[list[str]]) -> list[str]:
+    """A table in Markdown."""
     ruler = "|".join(["| --- ", *[" ---: "] * (len(heads) - 1)]) + "|"
-    return [f"| {' | '.join(row)} |" for row in (heads,)] + [
-        ruler,
-        *(f"| {' | '.join(row)} |" for row in rows),
-    ]
+    lines = [f"| {' | '.join(row)} |" for row in (heads, *rows)]
+    return [lines[0], ruler, *lines[1:]]
 
 
 def one_table(
     cells: dict[str, dict[str, Any]], server_step: str, score: str
 ) -> list[str]:
-    """One model and one server step: rules down, scenarios across."""
+    """One model and one server step: scenarios down, rules across."""
     scenarios, rules, _ = split({"": cells})
-    means = [
-        np.nanmean(cells[scenario][f"{EQUAL} | {server_step}"][score])
-        for scenario in scenarios
-    ]
-    rows = [[f"{EQUAL} (its loss)", *(f"{mean:.3f}" for mean in means)]]
-    for rule in rules[1:]:
+    rows = []
+    for scenario in scenarios:
+        median = np.median(losses(cells[scenario], EQUAL, server_step, score))
         comparisons = [
             against_equal(cells[scenario], rule, server_step, score)
-            for scenario in scenarios
+            for rule in rules[1:]
         ]
-        rows.append([rule, *map(shown, comparisons)])
-    return lines_of(["rule", *scenarios], rows)
+        rows.append([scenario, f"{median:.3f}", *map(shown, comparisons)])
+    return lines_of(["scenario", f"{EQUAL} (its median)", *rules[1:]], rows)
+
+
+def kind_of(scenario: str) -> str:
+    """What is wrong in a scenario."""
+    return scenario.split(", ", maxsplit=1)[0]
 
 
 def summary(cells: Cells, score: str) -> list[str]:
-    """Over models and server step: how often better and worse, by kind of scenario."""
+    """Over models, speeds and server step: how often better and worse, by fault."""
     scenarios, rules, outers = split(cells)
-    kinds = list(dict.fromkeys(scenario.split()[0] for scenario in scenarios))
-    rows = []
+    kinds = list(dict.fromkeys(map(kind_of, scenarios)))
+    rows, count = [], 0
     for rule in rules[1:]:
         row = [rule]
         for kind in kinds:
@@ -92,53 +99,72 @@ def summary(cells: Cells, score: str) -> list[str]:
                 for of_model in cells.values()
                 for scenario in scenarios
                 for server_step in outers
-                if scenario.split()[0] == kind
+                if kind_of(scenario) == kind
             ]
             better, worse = (
                 sum(one.verdict == verdict for one in comparisons)
                 for verdict in ("better", "worse")
             )
-            row.append(f"{better} better, {worse} worse of {len(comparisons)}")
+            count = len(comparisons)
+            row.append(f"{better} / {worse}")
         rows.append(row)
-    return lines_of(["rule", *kinds], rows)
+    return lines_of([f"better / worse of {count}", *kinds], rows)
+
+
+def worse_cells(cells: Cells, rule: str, score: str) -> list[str]:
+    """Where a rule is significantly worse, in words."""
+    scenarios, _, outers = split(cells)
+    return [
+        f"{model}, {server_step}, {scenario}: {shown(comparison)}"
+        for model, of_model in cells.items()
+        for server_step in outers
+        for scenario in scenarios
+        for comparison in [against_equal(of_model[scenario], rule, server_step, score)]
+        if comparison.verdict == "worse"
+    ]
 
 
 def weights_table(cells: Cells) -> list[str]:
-    """Mean weight of the bad rank in its scenarios, and of all in the clean one."""
+    """Mean weight of the bad rank, the first, by fault; of all ranks by speed."""
     scenarios, rules, outers = split(cells)
-    bad = [scenario for scenario in scenarios if scenario.startswith("bad")]
+    clean = [scenario for scenario in scenarios if kind_of(scenario) == "clean"]
+    kinds = list(dict.fromkeys(map(kind_of, scenarios)))[1:]
     rows = []
     for rule in rules:
-        row = [rule]
-        for scenario in [scenarios[0], *bad]:
+
+        def mean(chosen: list[str], rule: str = rule) -> Any:
             weights = [
                 of_model[scenario][f"{rule} | {server_step}"]["weights"]
                 for of_model in cells.values()
+                for scenario in chosen
                 for server_step in outers
             ]
-            mean = np.mean([one for one in weights if one], axis=0)
-            each = (
-                mean if scenario == scenarios[0] else [mean[int(scenario.split()[1])]]
+            return np.mean([one for one in weights if one], axis=0)
+
+        row = [rule]
+        row += [" ".join(f"{w:.2f}" for w in mean([scenario])) for scenario in clean]
+        for kind in kinds:
+            bad = mean(
+                [scenario for scenario in scenarios if kind_of(scenario) == kind]
             )
-            row.append(" ".join(f"{w:.2f}" for w in each))
+            row.append(f"{bad[0]:.2f}")
         rows.append(row)
-    return lines_of(["rule", scenarios[0], *bad], rows)
+    return lines_of(["rule", *clean, *kinds], rows)
 
 
 def render_table(numbers: dict[str, Any]) -> str:
     """Everything between the marks."""
     cells, seeds = numbers["cells"], numbers["seeds"]
-    _, _, outers = split(cells)
+    _, rules, outers = split(cells)
     rounds = ", ".join(f"{model} {n} rounds" for model, n in numbers["rounds"].items())
     lines = [BEGIN, "", f"{seeds} seeds; {rounds}; {numbers['device']}.", ""]
     for score, name in SCORES.items():
-        lines += [
-            f"**Against equal weights, {name}**: significant differences over models "
-            "and server step.",
-            "",
-            *summary(cells, score),
-            "",
-        ]
+        lines += [f"**Against equal weights, {name}**: significant differences.", ""]
+        lines += [*summary(cells, score), ""]
+    if DEFAULT in rules:
+        lines += [f"**Where `{DEFAULT}`, the default, is worse** (the iterate):", ""]
+        lines += [f"- {text}" for text in worse_cells(cells, DEFAULT, "loss")]
+        lines += [""]
     lines += ["**Mean weights**: of all ranks when all is well, of the bad one.", ""]
     lines += [*weights_table(cells), ""]
     for model, of_model in cells.items():

@@ -207,26 +207,29 @@ class SmallCNN:
     """Fashion-MNIST: two convolutions of 5 × 5, a hidden layer, ten classes.
 
     Attributes:
-        images: training images, standardised, shape (m, 1, 28, 28).
+        images: training images, standardised, shape (m, 1, side, side).
         labels: of them.
         held_out: images and labels of the test.
+        width: maps of the first convolution; the second has twice as many.
     """
 
     images: Tensor
     labels: Tensor
     held_out: tuple[Tensor, Tensor]
+    width: int = 8
 
     @property
     def shapes(self) -> Shapes:
         """Convolutions as matrices of patches."""
+        W, side = self.width, self.images.shape[-1] // 2 // 2
         return {
-            "one": (25, 8),
-            "one.bias": (8,),
-            "two": (200, 16),
-            "two.bias": (16,),
-            "hidden": (784, 64),
-            "hidden.bias": (64,),
-            "head": (64, 10),
+            "one": (25, W),
+            "one.bias": (W,),
+            "two": (25 * W, 2 * W),
+            "two.bias": (2 * W,),
+            "hidden": (side * side * 2 * W, 8 * W),
+            "hidden.bias": (8 * W,),
+            "head": (8 * W, 10),
             "head.bias": (10,),
         }
 
@@ -273,7 +276,9 @@ class SmallCNN:
         return _linear(x, p["head"], p["head.bias"])
 
 
-def char_transformer(device: str, held_out: int = 200_000) -> CharTransformer:
+def char_transformer(
+    device: str, held_out: int = 200_000, sizes: Mapping[str, int] | None = None
+) -> CharTransformer:
     """AG News as one text: the commonest 64 characters, and one for all others."""
     joined = ["\n".join(part.texts) for part in ag_news_texts()]
     counts = np.bincount(
@@ -288,11 +293,20 @@ def char_transformer(device: str, held_out: int = 200_000) -> CharTransformer:
         ).to(device)
         for part in joined
     )
-    return CharTransformer(text, test_text[:held_out], 65)
+    return CharTransformer(text, test_text[:held_out], 65, **(sizes or {}))
 
 
-def small_cnn(device: str, held_out: int = 2000) -> SmallCNN:
-    """Fashion-MNIST, standardised; a part of the test images."""
+def small_cnn(
+    device: str, held_out: int = 2000, pooled: int = 1, width: int = 8
+) -> SmallCNN:
+    """Fashion-MNIST, standardised; a part of the test images.
+
+    Args:
+        device: of the tensors.
+        held_out: test images.
+        pooled: side of the squares of pixels that are averaged.
+        width: of the model.
+    """
     data = load("fashion_mnist")
 
     assert data.test is not None, "published with a test part"
@@ -300,8 +314,9 @@ def small_cnn(device: str, held_out: int = 2000) -> SmallCNN:
     def tensors(features: Any, labels: Any) -> tuple[Tensor, Tensor]:
         pixels = torch.as_tensor(np.array(features), dtype=torch.float32) / 255
         images = ((pixels - 0.2860) / 0.3530).reshape(-1, 1, 28, 28)
+        images = F.avg_pool2d(images, pooled)
         return images.to(device), torch.as_tensor(np.array(labels)).to(device)
 
     images, labels = tensors(data.features, data.labels)
     held = tensors(*(part[:held_out] for part in data.test))
-    return SmallCNN(images, labels, held)
+    return SmallCNN(images, labels, held, width)

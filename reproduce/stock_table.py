@@ -1,4 +1,5 @@
-"""The runs of stock_apps.py as tables and sentences, and their place in docs/flower.md.
+"""The runs of stock_apps.py as tables and sentences, and their place in
+docs/results/flower.md.
 
 The default rule has two numbers, which were looked for on seeds of their own, `TUNING`,
 by `choice`; all tables are of other seeds. Nothing here needs torch or Flower.
@@ -12,7 +13,7 @@ from pathlib import Path
 from benchmarks.report import table
 
 FILE = Path(__file__).parent / "results" / "stock_apps.jsonl"
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "flower.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "results" / "flower.md"
 MARKS = "<!-- stock apps: begin -->\n", "<!-- stock apps: end -->\n"
 APPS = ("cnn-sgd", "cnn-adamw", "news")
 SCENARIOS = ("clean", "labels", "sign", "scale")
@@ -237,8 +238,13 @@ def section(runs: Known) -> str:
 
 def publish() -> str:
     """Put the section into the page; what was put there."""
-    text, new = PAGE.read_text(encoding="utf-8"), section(known())
-    before, rest = text.split(MARKS[0])
-    _, after = rest.split(MARKS[1])
-    PAGE.write_text(before + MARKS[0] + new + MARKS[1] + after, encoding="utf-8")
+    new = section(known())
+    between_marks(PAGE, MARKS, new)
     return new
+
+
+def between_marks(page: Path, marks: tuple[str, str], new: str) -> None:
+    """Replace what stands between two marks of a page."""
+    before, rest = page.read_text(encoding="utf-8").split(marks[0])
+    _, after = rest.split(marks[1])
+    page.write_text(before + marks[0] + new + marks[1] + after, encoding="utf-8")

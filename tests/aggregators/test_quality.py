@@ -259,3 +259,20 @@ def test_known_lengths_spare_the_gram_matrix(rng: np.random.Generator) -> None:
     some = np.array([0, 4, 5])
     part = mean_cosines(measured.take(some))[0]
     np.testing.assert_allclose(part, mean_cosines(data.take(some))[0], atol=1e-12)
+
+
+def test_sieve_per_step_leaves_fast_and_slow_clients_whole() -> None:
+    """Steps 16, 4, 2, 1 along one direction: each has moved as far as its steps."""
+    horizons, u = [16, 4, 2, 1], np.ones(5)
+    moved = np.outer(horizons, u)
+    rule, cohort = Sieve(by="equal", per_step=True), make_cohort(horizons)
+    clipped, _ = decide(Method(LocalSGD(1.0), Sieve(by="equal")), cohort, moved)
+    assert clipped.weights == pytest.approx([0.09375, 0.25, 0.25, 0.25])
+    fair, _ = decide(Method(LocalSGD(1.0), rule), cohort, moved)
+    assert fair.weights == pytest.approx([0.25] * 4)
+    noisy = np.outer(np.sqrt(horizons), u)  # long per step where steps are few
+    fair, _ = decide(Method(LocalSGD(1.0), rule), cohort, noisy)
+    assert fair.weights == pytest.approx([0.25] * 4)
+    moved[0] *= 10  # ten times per step, and 53 times the median length
+    bad, _ = decide(Method(LocalSGD(1.0), rule), cohort, moved)
+    assert bad.weights == pytest.approx([0.05, 0.25, 0.25, 0.25])

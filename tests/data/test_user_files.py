@@ -19,6 +19,24 @@ def written(folder: Path, text: str, name: str = "own.csv") -> Path:
     return folder / name
 
 
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_columns_of_one_name_are_refused(tmp_path: Path, kind: str) -> None:
+    file = written(tmp_path, "a,b,a,y\n1,2,3,x\n4,5,6,z\n")
+    if kind == "parquet":
+        arrow = pytest.importorskip("pyarrow")
+        parquet = pytest.importorskip("pyarrow.parquet")
+        columns = [arrow.array([1, 2]) for _ in range(4)]
+        file = tmp_path / "own.parquet"
+        parquet.write_table(arrow.table(columns, names=["a", "b", "a", "y"]), file)
+    with pytest.raises(DataError, match="columns must differ; got 'a' 2 times"):
+        load(file)
+
+
+def test_columns_without_a_name_are_read(tmp_path: Path) -> None:
+    dataset = load(written(tmp_path, ",,y\n1,2,x\n4,5,z\n"))
+    assert dataset.features.tolist() == [[1, 2], [4, 5]]
+
+
 def test_a_label_column_by_name(tmp_path: Path) -> None:
     dataset = load(written(tmp_path, CSV), label_column="kind")
     assert dataset.features.tolist() == [[1, 2.5], [3, -4], [5, 600]]

@@ -17,7 +17,15 @@ from hewfl.errors import DataError, InvalidInputError
 from hewfl.experiments import tune
 from hewfl.experiments.executor import Progress
 from hewfl.experiments.run import run_all, tune_all
-from hewfl.experiments.run_folder import LOCK, Folder, folder_for, holder_of, lock
+from hewfl.experiments.run_folder import (
+    HOLDER,
+    LOCK,
+    Folder,
+    folder_for,
+    holder_of,
+    lock,
+    open_folder,
+)
 from hewfl.experiments.spec import spec_from_table, with_overrides
 from tests.experiments.runs import TEXT, small, table
 
@@ -70,6 +78,69 @@ def test_a_run_belongs_to_one_process_at_a_time(
     tune_all([folder], jobs=0, progress=Progress())
     assert folder.tuned is not None
     assert not (folder.path / LOCK).exists()
+
+
+@pytest.mark.parametrize("is_left", [True, False])
+def test_a_look_at_a_folder_leaves_no_lock(
+    tmp_path: Path, is_left: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a killed process; or of one that ends between two lines of `holder_of`."""
+    for name in (LOCK, HOLDER) if is_left else ():
+        (tmp_path / name).write_text("")
+    monkeypatch.setattr(Path, "exists", lambda _: True)
+    assert holder_of(tmp_path) is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_tuning_that_is_done_removes_what_a_killed_process_left(tmp_path: Path) -> None:
+    folder = folder_for(small(), tmp_path)
+    tune_all([folder], jobs=0, progress=Progress())
+    before = contents(folder)
+    for name in (LOCK, HOLDER, ".tuned.toml-1-0abc.partial"):
+        (folder.path / name).write_text("left", encoding="utf-8")
+    tune_all([folder], jobs=0, progress=Progress())
+    assert contents(folder) == before
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from hewfl.experiments.executor import Progress
+from hewfl.experiments.run import run_all
+from hewfl.experiments.run_folder import open_folder
+count, left = 0, int(sys.argv[2])
+def hook(event, args):
+    global count
+    if event in ("os.remove", "os.rename", "os.rmdir"):
+        count += 1
+        if count > left:
+            os._exit(9)
+sys.addaudithook(hook)
+run_all([open_folder(Path(sys.argv[1]))], jobs=0, progress=Progress())
+print(count)
+"""
+"""A run that ends, as if killed, before the change of a file with that number."""
+
+
+def test_a_run_killed_at_its_last_instants_leaves_nothing(tmp_path: Path) -> None:
+    spec = replace(small(), seeds=(0,), rounds=2)
+    spec = replace(spec, tune=replace(spec.tune, rounds=1, seeds=(0,)))
+    folder = folder_for(spec, tmp_path)
+    run_all([folder], jobs=0, progress=Progress())
+    before = contents(folder)
+    codes = []
+    for left in range(12):
+        for name in ("summary.json", "checksums.json", "times.json"):
+            (folder.path / name).unlink(missing_ok=True)
+        command = [sys.executable, "-c", KILLED, str(folder.path), str(left)]
+        ended = subprocess.run(command, check=False, capture_output=True, timeout=300)
+        codes.append(ended.returncode)
+        run_all([open_folder(folder.path)], jobs=0, progress=Progress())
+        assert contents(folder) == before, left
+        if ended.returncode == 0:
+            break
+    assert codes == [9] * (len(codes) - 1) + [0], codes
+    assert len(codes) > 4
 
 
 def test_a_lock_goes_with_its_folder_if_nothing_was_put_there(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hewfl import Cohort, InvalidInputError, RandomLabels, Scenario
+from hewfl import ALIE, IPM, Cohort, InvalidInputError, RandomLabels, Scenario, Sleeper
+from hewfl.aggregators import Certified
 from hewfl.errors import DataError
 from hewfl.experiments.build_problem import build_federation
 from hewfl.experiments.method_spec import MethodSpec, method_from_table
@@ -177,10 +178,21 @@ def test_mistakes_are_named(change: str, text: str) -> None:
         ({"method": "FedAvgg"}, "`methods[0].method` must be one of HewHom"),
         ({"method": "Scafold"}, "(did you mean `Scaffold`?); got 'Scafold'"),
         ({"method": 3}, "your own `file:Name`; got 3"),
-        ({}, "`methods[0].method` must be one of"),
+        ({}, '`methods[0].method` must be given, such as "FedAvg"'),
+        ({"method": "FedAvg", "lr": 0.1}, "no field of FedAvg: use `learning_rate`"),
+        ({"method": "HewHom", "lr": 0.1}, "no field of HewHom: use `amplitude`"),
+        ({"method": "trust", "grid": {"lr": [1]}}, "of trust: use `learning_rate`"),
+        ({"method": "FedAvg", "eta": 1}, "use `learning_rate` or `server_learning_r"),
+        ({"method": "FedAdam", "lr": 0.1}, "no field of FedAdam: use `learning_rate`"),
+        ({"method": "fedavg_m", "step_scale": 1}, "'fedavg_m' is spelled FedAvgM"),
+        ({"method": "Fed-Adam", "step_scale": 1}, "'Fed-Adam' is spelled FedAdam"),
+        (
+            {"method": "FedAdam", "step_scale": 1},
+            "server_learning_rate` must be given: about the change of one entry",
+        ),
         ({"method": "FedAvg"}, "exactly one of learning_rate, step_scale, total, ampl"),
         ({"method": "Krum", "step_scale": 1}, "'Krum' is now called krum"),
-        ({"method": "krum", "total": 1, "bad": 0.1}, "now called `byzantine_fr"),
+        ({"method": "krum", "total": 1, "bad": 0.1}, "now called `f`"),
         ({"method": "fedavg", "step_scale": 1}, "'fedavg' is spelled FedAvg"),
         ({"method": ["FedAvg"]}, "`methods[0].method` must be one of"),
         ({"method": {}}, "`methods[0].method` must be one of"),
@@ -270,9 +282,9 @@ def test_aggregators_are_read_with_their_fields() -> None:
         "agreement": {"power": 1.0},
         "geometric-median": {"smoothing": 1e-3, "iterations": 3},
         "coordinate-median": {},
-        "trimmed-mean": {"trim": 0.25},
-        "krum": {"byzantine_fraction": 0.2},
-        "multi-krum": {"byzantine_fraction": 0.2, "selected_fraction": 0.75},
+        "trimmed-mean": {"f": 0.25},
+        "krum": {"f": 0.2},
+        "multi-krum": {"f": 0.2, "selected_fraction": 0.75},
         "centered-clipping": {"radius": 2.0, "iterations": 1, "relative": False},
     }
     given = table()
@@ -285,9 +297,9 @@ def test_aggregators_are_read_with_their_fields() -> None:
         aggregator = method.entry(2.0).algorithm.aggregator  # type: ignore[attr-defined]  # a `Method`
         for name, value in fields[method.method].items():
             assert getattr(aggregator, name) == value
-    bad = {"method": "krum", "step_scale": 0.5, "byzantine_fraction": 0.6}
+    bad = {"method": "krum", "step_scale": 0.5, "f": 0.6}
     given["methods"] = [bad]
-    with pytest.raises(InvalidInputError, match=r"krum\.byzantine_fraction"):
+    with pytest.raises(InvalidInputError, match=r"krum\.f"):
         spec_from_table(given)
 
 
@@ -357,6 +369,13 @@ def test_scenarios_are_read_with_their_faults() -> None:
     assert build_federation(spec).scenario == Scenario((RandomLabels(0.25),))
     again = spec_from_table(tomllib.loads(write_spec(spec)))
     assert again.digest == spec.digest
+    sleeper = {"kind": "Sleeper", "rounds": 3, "base": {"kind": "IPM", "share": 0.25}}
+    given["clients"]["scenario"]["faults"] = [sleeper, {"kind": "ALIE", "share": 0.1}]
+    attacked = spec_from_table(given)
+    expected = Scenario((Sleeper(IPM(0.25), 3), ALIE(0.1)))
+    assert build_federation(attacked).scenario == expected
+    again = spec_from_table(tomllib.loads(write_spec(attacked)))
+    assert again.digest == attacked.digest
     plain = spec_from_table(table())
     assert "scenario" not in spec_table(plain)["clients"]  # folders keep their names
     assert plain.digest != spec.digest
@@ -371,6 +390,19 @@ def test_scenarios_are_read_with_their_faults() -> None:
         (
             {"faults": [{"kind": "Lazy"}]},
             r"`clients.scenario.faults\[0\].kind` must be one",
+        ),
+        (
+            {"faults": [{"kind": "sign-flipping", "share": 0.2}]},
+            "did you mean ScaledUpdates with factor = -1.0",
+        ),
+        ({"faults": [{"kind": "alie", "share": 0.2}]}, "did you mean ALIE"),
+        (
+            {"faults": [{"kind": "Sleeper", "base": {"kind": "Lazy"}}]},
+            r"`clients.scenario.faults\[0\].base.kind` must be one",
+        ),
+        (
+            {"faults": [{"kind": "Sleeper", "base": {"kind": "IPM", "share": 2}}]},
+            "from 0 to below 1; got 2",
         ),
         (
             {"faults": [{"kind": "RandomLabels", "share": 2}]},
@@ -403,6 +435,46 @@ def test_an_amplitude_is_a_total_step_in_units_of_one_over_smoothness() -> None:
         entry = MethodSpec("disagreement", "d", given).entry(4.0, 2.0)
         plan = entry.algorithm.plan(cohort, None)
         np.testing.assert_allclose(plan.step_sizes, expected)
+
+
+def test_any_method_with_an_aggregator_can_be_certified() -> None:
+    table = {"learning_rate": 0.1, "certify_f": 0.25}
+    for name in ("krum", "FedAvg", "Scaffold"):
+        plain = {"method": name, "learning_rate": 0.1}
+        rule: Any = method_from_table(plain, "m").entry(1.0).algorithm
+        given = {"method": name, "refuse_above": 2, **table}
+        method: Any = method_from_table(given, "m").entry(1.0).algorithm
+        assert method.aggregator == Certified(rule.aggregator, 0.25, 2.0)
+    grid = {"refuse_above": [1.0, "none"], "certify_f": [1, 0.2]}
+    spec = method_from_table({**plain, "grid": grid}, "m")
+    made: Any = [point.entry(1.0).algorithm for point in spec.candidates()]
+    limits = [(m.aggregator.f, m.aggregator.refuse_above) for m in made]
+    assert limits == [
+        (1, 1.0),
+        (0.2, 1.0),
+        (1, None),
+        (0.2, None),
+    ]
+
+
+@pytest.mark.unchecked
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"refuse_above": 2.0}, "`methods.krum.refuse_above` must be left out without"),
+        (
+            {"certify_f": 0.5},
+            "`methods.krum.certify_f` must be a whole number of clients, or",
+        ),
+        (
+            {"certify_f": 1, "refuse_above": 0},
+            "`methods.krum.refuse_above` must be a positive",
+        ),
+    ],
+)
+def test_certificates_that_make_no_sense(fields: Any, text: str) -> None:
+    with pytest.raises(InvalidInputError, match=text):
+        method_from_table({"method": "krum", "learning_rate": 0.1, **fields}, "m")
 
 
 def test_nesterov_uses_the_momentum_of_the_preset() -> None:

@@ -381,6 +381,11 @@ def test_bad_input_is_refused(problem: Softmax) -> None:
     fed = federation(RandomLabels(0.9))
     with pytest.raises(InvalidInputError, match="one of 2 is honest"):
         fed.scenario.assign(0, fed.batches(2))
+    few = Scenario((FlippedLabels(0.25), RandomLabels(0.1)))
+    with pytest.raises(InvalidInputError, match=r"RandomLabels\(share=0.1.*on none"):
+        few.assign(0, fed.batches(4))
+    none = Scenario((RandomLabels(0.0),)).assign(0, fed.batches(4))
+    assert none.faulty == {}
     with pytest.raises(InvalidInputError, match="a problem that has classes"):
         displacements(least_squares(), federation(RandomLabels(0.3)), 1)
     pool = softmax_common_pool(problem.features, problem.labels, N, l2=0.1)

@@ -2,6 +2,8 @@
 
 import sys
 import tomllib
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,12 +67,20 @@ def test_every_strategy_learns(app: Any, kind: str) -> None:
 # ------------------------------------------------------------------ a stock app
 
 
-def last_accuracy(server: Any, client: Any, capsys: pytest.CaptureFixture[str]) -> Any:
-    """Of the stock example, run by its own ServerApp."""
+def last_accuracy(
+    server: Any,
+    client: Any,
+    capsys: pytest.CaptureFixture[str],
+    factors: Mapping[int, float] | None = None,
+) -> Any:
+    """Of the stock example, run by its own ServerApp; some nodes may attack."""
+    attack = {i: {"attack-factor": factor} for i, factor in (factors or {}).items()}
     torch.manual_seed(0)
     told = tomllib.loads((STOCK / "pyproject.toml").read_text())
     config = told["tool"]["flwr"]["app"]["config"]
-    grid = StubGrid(client.app, 5, config=lambda _: {"num-partitions": 5})
+    grid = StubGrid(
+        client.app, 5, config=lambda i: {"num-partitions": 5} | attack.get(i, {})
+    )
     for context in grid.nodes.values():
         context.run_config.update(config)
     server.main(grid, Context(1, 1, {}, RecordDict(), config))
@@ -89,5 +99,25 @@ def test_a_stock_app_does_not_lose_by_the_swap(
     theirs = last_accuracy(server, client, capsys)
     assert theirs > 0.8
     assert ours > theirs - 0.03
+    for name in [name for name in sys.modules if name.startswith("flower_stock")]:
+        del sys.modules[name]
+
+
+@pytest.mark.torch
+def test_an_attacking_client_ruins_an_average_and_not_a_median(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(STOCK))
+    server = pytest.importorskip("flower_stock.server_app")
+    attacker = pytest.importorskip("flower_stock.attacker_app")
+    strategy = partial(server.HewStrategy, aggregator="geometric-median")
+    monkeypatch.setattr(server, "HewStrategy", strategy)
+    honest = last_accuracy(server, attacker, capsys)
+    median = last_accuracy(server, attacker, capsys, {0: -10.0})
+    monkeypatch.setattr(server, "HewStrategy", FedAvg)
+    mean = last_accuracy(server, attacker, capsys, {0: -10.0})
+    assert honest > 0.8
+    assert median > 0.7
+    assert mean < 0.4
     for name in [name for name in sys.modules if name.startswith("flower_stock")]:
         del sys.modules[name]

@@ -20,7 +20,8 @@ from flwr.app import (
 from flwr.client.mod import secaggplus_mod
 from flwr.clientapp import ClientApp
 
-from hewfl.aggregators import ExactWeights
+from hewfl import InvalidInputError, robustness_certificate
+from hewfl.aggregators import Certified, ExactWeights, Mean
 from hewfl.flower import HewStrategy, sketch_client_app
 from hewfl.flower.secure_aggregation import FETCH_AT_ONCE
 from tests.flower.federation import StubGrid
@@ -33,7 +34,7 @@ MOVES = 0.1 * (
     DRAWN.standard_normal(D) + NOISE[:, None] * DRAWN.standard_normal((N, D))
 ).astype(np.float32)
 KAPPA = ExactWeights(kappa=3.0, by="size", cross_fit=False)
-QUIET: dict[str, Any] = {"fraction_evaluate": 0.0}
+QUIET: dict[str, Any] = {"fraction_evaluate": 0.0, "max_share": 1.0}
 
 
 def train(message: Message, context: Context) -> Message:
@@ -124,6 +125,64 @@ def test_a_client_lost_between_the_phases_leaves_the_others() -> None:
     ]
     assert min(np.abs(step - c).max() for c in candidates) < 1e-5
     assert result.train_metrics_clientapp[1]["accepted"] == 1
+
+
+STOCK = ClientApp()
+STOCK.train()(train)
+PLAIN, MASKED = sketch_client_app(train), sketch_client_app(train, [secaggplus_mod])
+
+
+@pytest.mark.parametrize(
+    ("app", "options", "text"),
+    [
+        (PLAIN, {}, "`phases` must be 2, for clients of sketch_client_app"),
+        (MASKED, {}, "`phases` must be 2, with `secure=True`"),
+        (STOCK, {"phases": 2}, r"`phases` must be 1, .* sketch_client_app\(train\)"),
+        (STOCK, {"phases": 2, "secure": True}, "`phases` must be 1, .*secaggplus_mod"),
+        (
+            MASKED,
+            {"phases": 2},
+            r"`secure` must be True, .* sketch_client_app\(train\)",
+        ),
+        (
+            PLAIN,
+            {"phases": 2, "secure": True},
+            "`secure` must be False, .*secaggplus_mod",
+        ),
+    ],
+    ids=["one-two", "one-masked", "two-one", "masked-one", "two-masked", "masked-two"],
+)
+def test_clients_of_another_strategy_are_named_in_the_first_round(
+    app: ClientApp, options: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=text):
+        HewStrategy(**options, **QUIET).start(StubGrid(app, N), model(), 2)
+
+
+def test_the_robustness_certificate_knows_that_it_is_from_sketches() -> None:
+    certified = Certified(Mean(), f=1)
+    metrics = run(aggregator=certified).train_metrics_clientapp[1]
+    true = robustness_certificate(
+        MOVES.astype(np.float64), 1, weights=np.full(N, 1 / N)
+    )
+    assert metrics["kappa_lower"] < true.kappa < metrics["kappa_upper"]
+    epsilon = np.sqrt(N * (N + 1) / (0.05 * 4096))  # numbers in a sketch
+    ratio = (metrics["kappa_upper"] + 1) / (metrics["kappa"] + 1)
+    assert ratio == pytest.approx((1 + epsilon) / (1 - epsilon), rel=1e-3)
+
+
+def test_no_second_phase_after_a_rejection() -> None:
+    kinds: list[str] = []
+
+    def watch(question: Message, answer: Message) -> list[Message]:
+        kinds.append(question.metadata.message_type)
+        return [answer]
+
+    rule = Certified(Mean(), f=1, refuse_above=1e-3)
+    result = run(aggregator=rule, tamper=watch)
+    assert np.array_equal(vector(result.arrays), vector(model()))
+    assert result.train_metrics_clientapp[2]["accepted"] == 0
+    assert set(kinds) == {"train.sketch"}
 
 
 def test_an_update_longer_than_its_sketch_is_not_summed() -> None:

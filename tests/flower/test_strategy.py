@@ -20,19 +20,40 @@ from flwr.serverapp.strategy import (
     FedAvg,
 )
 
-from hewfl import HewHet, HewHom, InvalidInputError, LocalSGD, Method, ServerStep
-from hewfl.aggregators import NAMES, FedAdp, FedAWARE, Mean, QFedAvg, Trust, make
+from hewfl import (
+    HewHet,
+    HewHom,
+    InvalidInputError,
+    LocalSGD,
+    Method,
+    ServerStep,
+    robustness_certificate,
+)
+from hewfl.aggregators import (
+    NAMES,
+    Certified,
+    CoordinateMedian,
+    FedAdp,
+    FedAWARE,
+    Mean,
+    QFedAvg,
+    Trust,
+    make,
+)
 from hewfl.experiments.run_folder import open_folder
 from hewfl.flower import HewStrategy, load_model
+from hewfl.flower.client_registry import ClientNumbers
 from hewfl.report.page import write_report
+from hewfl.server.trace import from_lines
 from tests.flower.federation import StubGrid
 from tests.flower.stock import MOVES, SIZES, N, model, stock_app, vector
 
 ROUNDING = 1e-6  # of single precision
-QUIET: dict[str, Any] = {"fraction_evaluate": 0.0}
+QUIET: dict[str, Any] = {"fraction_evaluate": 0.0, "max_share": 1.0}
+"""`max_share` of 1: as FedAvg weighs."""
 WITHOUT_STEPS = [
     name
-    for name in NAMES
+    for name in (*NAMES, "clip+nnm+geometric-median", "arc+nnm+trimmed-mean")
     if name not in ("oracle", "qfedavg")
     and not make(name).needs & {"steps", "step_sizes", "losses", "clients", "root"}
 ]
@@ -58,8 +79,9 @@ def test_the_swap_is_the_import_and_the_class_name() -> None:
         "arrayrecord_key": "arrays",
         "configrecord_key": "config",
         "train_metrics_aggr_fn": loudest,
+        "max_share": 1.0,
     }
-    expected = run(FedAvg(**QUIET))
+    expected = run(FedAvg(fraction_evaluate=0.0))
     result = run(HewStrategy(**options, aggregator="size-weighted"))
     np.testing.assert_allclose(
         vector(result.arrays), vector(expected.arrays), rtol=ROUNDING
@@ -122,7 +144,6 @@ def test_a_rule_that_asks_for_steps_says_what_to_add() -> None:
     [
         ({"aggregator": "best"}, "`aggregator` must be one of mean, .*; got 'best'"),
         ({"aggregator": HewHet(1.0, 1.0)}, "without control variates"),
-        ({"aggregator": FedAWARE(), "folder": "run"}, "`folder` must be left out"),
         ({"aggregator": Method(LocalSGD(1.0), QFedAvg(1.0))}, "needs no losses"),
         ({"aggregator": "oracle"}, "no truth"),
         ({"aggregator": Method(LocalSGD(1.0, prox=0.1), Mean())}, "or `at_anchor`"),
@@ -139,11 +160,27 @@ def test_a_rule_that_asks_for_steps_says_what_to_add() -> None:
             "clients are not asked for losses along the step",
         ),
         ({"phases": 2, "aggregator": "coordinate-median"}, "inner products only"),
+        ({"max_share": 1.5}, "`max_share` must be above 0 and at most 1; got 1.5"),
     ],
 )
 def test_arguments_are_checked(changes: dict[str, Any], text: str) -> None:
     with pytest.raises(InvalidInputError, match=text):
-        HewStrategy(**changes, **QUIET)
+        HewStrategy(**QUIET | changes)
+
+
+@pytest.mark.unchecked
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"folder": 3}, "`folder` must be the path of a folder; got 3"),
+        ({"server_step": 0.9}, "`server_step` must be a ServerStep"),
+        ({"on_round": 3}, "`on_round` must be a function"),
+        ({"weighting": "steps"}, '`weighting` must be "equal" or "size"'),
+    ],
+)
+def test_arguments_of_other_types_are_named(changes: dict[str, Any], text: str) -> None:
+    with pytest.raises(InvalidInputError, match=text):
+        HewStrategy(**QUIET | changes)
 
 
 # ------------------------------------------------------------------ what was sent
@@ -200,7 +237,7 @@ def test_privacy_wrappers_and_mods_act_on_what_was_sent(name: str) -> None:
     """Without noise: every update is clipped, in every round and from its own model."""
     wrap, mods = WRAPPERS[name]
     result = run(wrap(HewStrategy(aggregator="size-weighted", **QUIET)), 3, mods)
-    known = run(wrap(FedAvg(**QUIET)), 3, mods)
+    known = run(wrap(FedAvg(fraction_evaluate=0.0)), 3, mods)
     clipped = MOVES * np.minimum(1, CLIP / np.linalg.norm(MOVES, axis=1))[:, None]
     step = np.array(SIZES) @ clipped / sum(SIZES)
     np.testing.assert_allclose(vector(result.arrays), 1 + 3 * step, rtol=1e-5)
@@ -285,7 +322,7 @@ def test_a_run_is_kept_goes_on_and_is_reported(tmp_path: Path) -> None:
 def test_rounds_can_be_followed_by_a_logger() -> None:
     seen: list[tuple[int, dict[str, float]]] = []
     log = lambda t, numbers: seen.append((t, dict(numbers)))  # noqa: E731 - as in the docs
-    run(HewStrategy(aggregator="size-weighted", on_round=log), 2)
+    run(HewStrategy(aggregator="size-weighted", on_round=log, max_share=1.0), 2)
     assert [t for t, _ in seen] == [1, 1, 2, 2]  # after training, after evaluation
     trained, evaluated = seen[0][1], seen[1][1]
     assert trained["weight/5"] == pytest.approx(40 / 140)
@@ -297,12 +334,92 @@ def test_measures_that_are_none_do_not_spoil_the_mean(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.WARNING, logger="flwr"):
-        result = run(HewStrategy(), 1)
+        result = run(HewStrategy(max_share=1.0), 1)
     # of clients 0, 3, 4, 5: client 1 has NaN, client 2 other measures
     mean = (0 + 4 * 0.3 + 5 * 0.4 + 6 * 0.5) / 16
     metrics = result.evaluate_metrics_clientapp[1]
     assert metrics["accuracy"] == pytest.approx(mean)
     assert "finite numbers" in caplog.text
+
+
+def test_what_a_client_counts_is_a_decision(caplog: pytest.LogCaptureFixture) -> None:
+    def weights(**options: Any) -> Any:
+        options = {"fraction_evaluate": 0.0, **options}
+        strategy = HewStrategy(aggregator="size-weighted", **options)
+        metrics = run(strategy, 2).train_metrics_clientapp[2]
+        return np.array(metrics["weights"]), metrics["train_loss"]
+
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        equal, loss = weights(weighting="equal")
+        np.testing.assert_allclose(equal, np.full(N, 1 / N))
+        assert loss == pytest.approx(np.mean(range(N)))  # as the model, so the metrics
+        free, loss = weights(max_share=1.0)
+        np.testing.assert_allclose(free, np.array(SIZES) / sum(SIZES))
+        assert loss == pytest.approx(free @ np.arange(N))
+        assert "counts as" not in caplog.text
+        capped, loss = weights()
+    assert capped.max() == pytest.approx(0.2)
+    assert loss == pytest.approx(capped @ np.arange(N))
+    text = "client 5 reports 29 % of the data and counts as 20 %"
+    assert caplog.text.count(text) == 1  # and not in every round
+
+
+def test_a_client_that_did_nothing_is_idle_and_no_member() -> None:
+    lazy = 2
+
+    def idle(question: Message, answer: Message) -> list[Message]:
+        if grid.partition_of(question) == lazy:
+            answer.content["model"] = question.content["arrays"]
+        if grid.partition_of(question) == 4:
+            answer.content["numbers"]["num-examples"] = 0
+        return [answer]
+
+    grid = StubGrid(stock_app(), N, tamper=idle)
+    metrics = HewStrategy(**QUIET).start(grid, model(), 1).train_metrics_clientapp[1]
+    assert metrics["clients"] == [0, 1, 2, 3]  # numbers of those that are left
+    assert metrics["excluded-idle"] == 2
+
+
+def test_a_round_in_which_nobody_moves_is_accepted() -> None:
+    def idle(question: Message, answer: Message) -> list[Message]:
+        answer.content["model"] = question.content["arrays"]
+        return [answer]
+
+    grid = StubGrid(stock_app(), N, tamper=idle)
+    result = HewStrategy(**QUIET).start(grid, model(), 1)
+    assert result.train_metrics_clientapp[1]["accepted"] == 1
+    np.testing.assert_array_equal(vector(result.arrays), vector(model()))
+
+
+def test_metrics_of_other_shapes_or_sizes_are_left_out(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    lies: dict[int, Any] = {0: [0.0, 1.0], 1: 1e300, 3: 7}
+
+    def lie(question: Message, answer: Message) -> list[Message]:
+        i = grid.partition_of(question)
+        for name, record in answer.content.metric_records.items():
+            numbers = dict(record)
+            key = "train_loss" if "train_loss" in numbers else "accuracy"
+            numbers = {
+                "num-examples": 10,
+                key: lies.get(i, 0.5),
+                "list": [1.0, float(i)],
+            }
+            numbers["list"] = [1.0] if i == 4 else numbers["list"]
+            answer.content[name] = MetricRecord(numbers)
+        return [answer]
+
+    grid = StubGrid(stock_app(), N, tamper=lie)
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        result = HewStrategy().start(grid, model(), 1)
+    metrics = result.train_metrics_clientapp[1]
+    mean = pytest.approx((7 + 2 * 0.5) / 3)  # of clients 2, 3 and 5
+    assert metrics["train_loss"] == mean
+    assert metrics["list"] == pytest.approx([1.0, (2 + 3 + 5) / 3])
+    assert len(metrics["clients"]) == N  # their models are used all the same
+    assert result.evaluate_metrics_clientapp[1]["accuracy"] == mean
+    assert '"train_loss" is 1e+300' in caplog.text
 
 
 def test_clients_are_numbered_as_they_appear_whatever_their_ids() -> None:
@@ -344,8 +461,87 @@ def test_rules_that_remember_clients_run_in_a_fleet_that_grows(rule: Any) -> Non
         assert weights[guessing] < 0.05 < np.delete(weights, guessing).min()
 
 
+def test_clients_are_known_again_after_a_restart(tmp_path: Path) -> None:
+    """Server and nodes restart: other node ids, and another order of arrival."""
+
+    def steps(question: Message, answer: Message) -> list[Message]:
+        answer.content["numbers"]["num-steps"] = 4
+        if grid.partition_of(question) == 3:  # pulls the other way
+            sent = question.content["arrays"].to_numpy_ndarrays()
+            ends = answer.content["model"].to_numpy_ndarrays()
+            pulled = [2 * x - y for x, y in zip(sent, ends, strict=True)]
+            answer.content["model"] = ArrayRecord(pulled)
+        return [answer]
+
+    def strategy(**options: Any) -> HewStrategy:
+        return HewStrategy(aggregator="trust", **options, **QUIET)
+
+    grid = StubGrid(stock_app(), N, seed=1, tamper=steps)
+    whole = strategy().start(grid, model(), 6)
+    grid = StubGrid(stock_app(), N, seed=1, tamper=steps)
+    strategy(folder=tmp_path).start(grid, model(), 3)
+    grid = StubGrid(stock_app(), 0, seed=9, tamper=steps)
+    for partition in (4, 3, 0, 5, 1, 2):
+        grid.connect(partition)
+    second = strategy(folder=tmp_path)
+    resumed = second.start(grid, model(), 6)
+    np.testing.assert_array_equal(vector(resumed.arrays), vector(whole.arrays))
+    assert second.state.algorithm.rounds.tolist() == [6] * N
+    assert resumed.train_metrics_clientapp[6]["clients"] == list(range(N))
+
+
+def test_a_node_that_claims_a_partition_takes_no_place_of_another() -> None:
+    numbers = ClientNumbers()
+    numbers.register([70, 71], [(70, 0), (71, 1)])
+    numbers.register([70, 71, 72], [(70, 0), (72, 1), (71, 1)])
+    assert numbers.nodes == {70: 0, 71: 1, 72: 2}
+    numbers.register([70, 73], [(73, 1), (70, 0)])  # 71 has gone, 73 is its restart
+    assert numbers.nodes == {70: 0, 72: 2, 73: 1}
+    numbers.register([74], [(74, None)])
+    copy = ClientNumbers()
+    copy.restore(numbers.arrays())
+    assert (copy.nodes, copy.partitions, copy.count) == (numbers.nodes, {0: 0, 1: 1}, 4)
+
+
 def test_measured_steps_are_refused() -> None:
     with pytest.raises(
         InvalidInputError, match=r"`server_step.line_search_samples` must be left out"
     ):
         HewStrategy(server_step=ServerStep(line_search_samples=8), **QUIET)
+
+
+def test_the_certificate_is_among_the_metrics_and_refuses_a_round() -> None:
+    open_ = run(HewStrategy(aggregator=Certified(Mean(), f=1), **QUIET))
+    first, second = (open_.train_metrics_clientapp[t] for t in (1, 2))
+    expected = robustness_certificate(MOVES, 1, weights=np.full(N, 1 / N))
+    assert first["kappa"] == pytest.approx(expected.kappa, rel=1e-4)
+    assert first["kappa_lower"] <= first["kappa"] <= first["kappa_upper"]
+    assert second["accepted"] == 1
+
+    numbers: list[Any] = []
+    rule = Certified(Mean(), f=1, refuse_above=0.5 * expected.kappa)
+    strategy = HewStrategy(
+        aggregator=rule,
+        server_step=ServerStep(momentum=0.9),
+        on_round=lambda _, values: numbers.append(values),
+        **QUIET,
+    )
+    result = run(strategy, 3)
+    assert np.array_equal(vector(result.arrays), vector(model()))
+    assert not strategy.state.memory.any()
+    for t in (1, 2, 3):
+        metrics = result.train_metrics_clientapp[t]
+        assert metrics["accepted"] == 0
+        assert metrics["weights"] == [0.0] * N
+        assert metrics["kappa"] > rule.refuse_above
+    assert numbers[0]["kappa"] == result.train_metrics_clientapp[1]["kappa"]
+
+
+def test_a_rejected_round_is_in_the_trace(tmp_path: Path) -> None:
+    rule = Certified(CoordinateMedian(), f=1, refuse_above=1e-6)
+    run(HewStrategy(aggregator=rule, folder=tmp_path, **QUIET))
+    lines = (tmp_path / "seed-0" / "trace.jsonl").read_text().splitlines()
+    record = from_lines(lines)[-1]
+    assert record.status.startswith("rejected: median of every coordinate; kappa ")
+    assert record.observed["kappa"] > 1e-6
+    assert sum(record.weights) == 0

@@ -1,4 +1,4 @@
-"""The tables of docs/flower.md are those of the runs that are kept."""
+"""The tables of docs/results/flower.md are those of the runs that are kept."""
 
 import math
 

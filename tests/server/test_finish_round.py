@@ -137,7 +137,7 @@ def test_faulty_rules_are_named(
 ) -> None:
     if isinstance(answer, tuple) and isinstance(answer[0], Decision):
         answer = (Decision(np.ones(3), "three"), None)
-        text = "its weights,` must be a float64 array of shape (4,); got ndarray of"
+        text = "its weights,` must be 4 real numbers; got dtype float64, shape (3,)"
     round_, _ = a_round(rng)
     entry = Entry(Faulty(answer))
     outcome = finish_round(

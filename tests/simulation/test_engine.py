@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,7 @@ from hewfl import (
     simulate,
 )
 from hewfl.aggregators import (
+    Aggregator,
     Agreement,
     CenteredClipping,
     CoordinateMedian,
@@ -54,9 +56,12 @@ from hewfl.aggregators import (
 )
 from hewfl.algorithms.online_curvature import OnlineCurvature
 from hewfl.control.certificate import Variant
+from hewfl.core.round import Decision, Round
+from hewfl.methods.registry import require_available
 from hewfl.simulation.audit import control_audit, pathwise_audit
 from hewfl.simulation.branches import run_branches, run_branches_plain
 from hewfl.simulation.draws import draw
+from hewfl.simulation.rounds import Step
 from tests.simulation.toy import LeastSquares, least_squares
 
 Array = NDArray[np.floating]
@@ -504,3 +509,100 @@ def test_float32_branches_stay_close(problem: LeastSquares) -> None:
     small = simulate(problem, FEDERATION, entries, rounds=5, seed=0, dtype=np.float32)
     assert small.anchors.dtype == np.float64
     assert np.abs(wide.anchors - small.anchors).max() < 1e-5
+
+
+# ------------------------------------------------------------------ worker momentum
+
+
+@dataclass(frozen=True)
+class Still(Aggregator):
+    """An aggregator that never moves: displacements depend on the draws alone."""
+
+    def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
+        return Decision(np.zeros(round_.displacements.n), "stands still"), state
+
+
+def received(
+    problem: Any, *locals_: LocalSGD, rounds: int
+) -> list[list[tuple[Any, Array]]]:
+    """Participants and what they send, round by round, of each entry."""
+    observed: list[list[tuple[Any, Array]]] = [[] for _ in locals_]
+
+    def observe(step: Step) -> dict[str, float]:
+        rows = step.round.displacements.matrix()
+        observed[step.entry].append((step.round.cohort.clients, rows))
+        return {}
+
+    fed = Federation(FixedSteps(2), 4, SampledParticipation(4))
+    methods = [Method(local, Still()) for local in locals_]
+    simulate(problem, fed, methods, rounds=rounds, seed=3, observers=[observe])
+    return observed
+
+
+@dataclass(frozen=True)
+class Flaky:
+    """A problem whose clients sometimes have no finite gradient."""
+
+    inner: LeastSquares
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def minibatch_gradients(self, models: Array, samples: Any, counts: Any) -> Array:
+        gradients = self.inner.minibatch_gradients(models, samples, counts)
+        gradients[:, samples[:, 0] % 4 == 1] = np.nan
+        return gradients
+
+
+@pytest.mark.parametrize("is_flaky", [False, True])
+def test_worker_momentum_is_a_mean_over_a_client_s_rounds(
+    problem: LeastSquares, is_flaky: bool
+) -> None:
+    """m_i = (1 − β) Σ_s β^(k − s) Δ_i,s over the k rounds that i took part in.
+
+    A round in which its displacement is not finite does not count.
+    """
+    beta, clients_of = 0.7, Flaky(problem) if is_flaky else problem
+    locals_ = LocalSGD(0.02), LocalSGD(0.02, worker_momentum=beta)
+    plain, sent = received(clients_of, *locals_, rounds=8)
+    done: dict[int, list[Array]] = {}
+    for (clients, rows), (same, momenta) in zip(plain, sent, strict=True):
+        np.testing.assert_array_equal(clients, same)
+        for i, row, momentum in zip(map(int, clients), rows, momenta, strict=True):
+            done.setdefault(i, []).append(row)
+            ages = np.arange(len(done[i]))[::-1]
+            expected = (1 - beta) * beta**ages @ np.stack(done[i])
+            np.testing.assert_allclose(momentum, expected, rtol=1e-12)
+    assert {len(rows) for rows in done.values()} != {8}  # some were absent
+    assert is_flaky == any(len(clients) < 4 for clients, _ in plain)
+
+
+def test_worker_momentum_is_in_the_checkpoint(
+    problem: LeastSquares, tmp_path: Path
+) -> None:
+    def run(name: str, rounds: int) -> bytes:
+        local = LocalSGD(0.02, worker_momentum=0.9)
+        methods = [
+            Method(local, Trust()),
+            FedAvg(0.02),
+            Method(local, GeometricMedian()),
+        ]
+        fed = Federation(FixedSteps(2), 4, SampledParticipation(4))
+        folder = tmp_path / name
+        simulate(problem, fed, methods, rounds=rounds, seed=0, checkpoint=folder)
+        return (folder / "trace.jsonl").read_bytes()
+
+    whole = run("whole", 6)
+    run("parts", 2)
+    assert run("parts", 6) == whole
+
+
+def test_worker_momentum_belongs_to_plain_local_steps() -> None:
+    with pytest.raises(InvalidInputError, match="`worker_momentum` must be left out"):
+        LocalSGD(0.1, variates="zero", worker_momentum=0.9)
+    with pytest.raises(InvalidInputError, match="`worker_momentum` must be from 0"):
+        LocalSGD(0.1, worker_momentum=1.0)
+    local = LocalSGD(0.1, worker_momentum=0.9)
+    assert Method(local, Trust()).name == "Trust, worker momentum 0.9"
+    with pytest.raises(InvalidInputError, match="without `worker_momentum`"):
+        require_available(Method(local, Trust()))

@@ -1,5 +1,6 @@
 """Rules that break the contract: one error that names entry, round and rule."""
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -48,14 +49,20 @@ class Mine:
         odd: Any = Decision(weights, "equal")
         given = {
             "short": weights[1:],
-            "list": weights.tolist(),
+            "flags": weights > 0,
+            "text": [str(weight) for weight in weights],
+            "complex": weights.astype(np.complex128),
+            "backwards": -np.ones(s),
             "nan": weights * np.nan,
             "infinite": weights * np.inf,
-            "single": weights.astype(np.float32),
         }
         if self.mistake in given:  # a frozen record, as a careless user makes it
             object.__setattr__(odd, "weights", given[self.mistake])
         answers = {"none": None, "no state": odd}
+        if self.mistake == "exits":
+            sys.exit(3)
+        if self.mistake == "memory":
+            raise MemoryError("no room for 9 TB")
         if self.mistake == "raises":
             return (Decision(weights * (1 // len(())), "division"), state)
         return answers.get(self.mistake, (odd, state))
@@ -67,12 +74,18 @@ class Mine:
         ("init", "before the first round, init: .*: KeyError: 'no start'$"),
         ("negative", "round 3, plan: .*: step_sizes must not be negative.*; got -0.01"),
         ("not a number", "round 3, plan: .*: step_sizes must not .*; got nan"),
-        ("short steps", r"round 3, plan: .* must be a float array of shape \(\d,\)"),
+        ("short steps", r"round 3, plan: .* must be \d real numbers; got .* shape"),
         ("no plan", "round 3, plan: .*: it must return a LocalPlan; got None"),
         ("plan raises", "round 3, plan: .*test_rule_errors.py, line .*: IndexError"),
-        ("short", r"round 3, decide: .*its weights,` must be a float64 array of shape"),
-        ("list", r"round 3, decide: .*its weights,` must be .*; got list of shape"),
-        ("single", r"round 3, decide: .*its weights,` must be a float64 array"),
+        (
+            "short",
+            r"round 3, decide: .*its weights,` must be \d real numbers; got dtype",
+        ),
+        ("flags", r"round 3, decide: .*its weights,` must be .*; got dtype bool"),
+        ("text", r"round 3, decide: .*its weights,` must be .*; got list, dtype <U"),
+        ("complex", r"round 3, decide: .*its weights,` must be .*; got dtype complex"),
+        ("backwards", r"round 3, decide: .*sum is not negative.*; got \[-1.0, "),
+        ("exits", r"round 3, decide: .*, line .*: SystemExit: 3$"),
         ("nan", r"round 3, decide: .*: weights must be finite; got \[nan"),
         ("infinite", r"round 3, decide: .*: weights must be finite; got \[inf"),
         ("none", "round 3, decide: .* must be a Decision and the next state; got None"),
@@ -89,6 +102,42 @@ def test_one_error_names_entry_round_and_rule(mistake: str, expected: str) -> No
     assert text.startswith("entry 'broken one', ")
     assert "the rule tests.simulation.test_rule_errors.Mine is wrong: " in text
     assert "\n" not in text
+
+
+def test_a_shortage_of_memory_names_the_rule() -> None:
+    expected = "round 3, decide: the rule .*Mine ran out of memory: .*no room for 9 TB"
+    with pytest.raises(RuleError, match=expected):
+        simulate(least_squares(), FEDERATION, [Mine("memory")], rounds=4, seed=0)
+
+
+@dataclass(frozen=True)
+class Loose(Mine):
+    """Weights and step sizes as a careless user makes them."""
+
+    kind: str = "float64"
+
+    def _given(self, values: Any) -> Any:
+        return values.tolist() if self.kind == "list" else values.astype(self.kind)
+
+    def plan(self, cohort: Any, state: Any) -> Any:  # noqa: ARG002
+        return LocalPlan(self._given(np.full(len(cohort.clients), 1.0)))
+
+    def decide(self, round_: Any, state: Any) -> Any:
+        s = len(round_.cohort.clients)
+        return Decision(self._given(np.arange(s) + 0.0), "as they are"), state
+
+
+@pytest.mark.unchecked
+@pytest.mark.parametrize("kind", ["float32", "int64", "uint8", "list"])
+def test_numbers_of_other_types_are_converted(kind: str) -> None:
+    entries: Any = [Loose("", kind="float64"), Loose("", kind=kind)]
+    same = [
+        Entry(entry, label=label) for entry, label in zip(entries, "ab", strict=True)
+    ]
+    trace = simulate(least_squares(), FEDERATION, same, rounds=2, seed=0)
+    first, second = (trace.records[k::2][-1] for k in (0, 1))
+    assert first.weights == second.weights
+    assert first.objective == second.objective
 
 
 def test_a_state_that_cannot_be_kept(tmp_path: Path) -> None:

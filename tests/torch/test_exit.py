@@ -21,14 +21,15 @@ def leaves(rank: int, _: int) -> tuple[bool, list[str]]:
     """Whether the group is gone while its users are there, and what they say then."""
     module = Quadratic(rank, (torch.float32,))
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
-    averager = HewAverager(module.parameters(), 1)
+    other = Quadratic(rank, (torch.float32,))
+    averager = HewAverager(other.parameters(), 1)
     with HewLocalSGD(module, optimizer, 1, make_aggregator("variate")) as local:
         descend(module, optimizer, 2)
-        averager.average_parameters(module.parameters())
+        averager.average_parameters(other.parameters())
     group = weakref.ref(averager.process_group)
     dist.destroy_process_group()
     texts = []
-    for call in (local.sync, lambda: averager.average_parameters(module.parameters())):
+    for call in (local.sync, lambda: averager.average_parameters(other.parameters())):
         with pytest.raises(RankError) as caught:
             call()
         texts.append(str(caught.value))

@@ -17,13 +17,12 @@ from tests.torch.scenarios import (
     Quadratic,
     RoundView,
     descend,
+    flat,
     log_texts,
     make_aggregator,
     play,
 )
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import distribute_tensor
 
 from hewfl import (
     FedProx,
@@ -91,7 +90,107 @@ def all_lost(rank: int, ranks: int, gram: Any) -> None:
 @pytest.mark.parametrize("gram", ["sketch", "full"])
 def test_no_finite_rank_is_an_error_on_every_rank(pool: Pool, gram: str) -> None:
     for text in texts_of(pool.outcomes(all_lost, 2, gram)):
-        assert text == "no rank's model was finite"
+        assert text.startswith("no rank's model was finite in round 1; ")
+
+
+def without_with(rank: int, _: int, forgetful: tuple[int, ...]) -> Any:
+    """Some ranks make their steps outside the block."""
+    module = Quadratic(rank, (torch.float32,))
+    optimizer, local = make(module, "exact", SyncOptions(bucket_bytes=64))
+    if rank not in forgetful:
+        local.__enter__()
+    descend(module, optimizer, 1)
+    before = flat(module)
+    try:
+        local.sync()
+    finally:
+        assert flat(module).tobytes() == before.tobytes()
+
+
+def in_backward(rank: int, _: int) -> Any:
+    """Steps of other optimisers, inside of backward."""
+    module = Quadratic(rank, (torch.float32,))
+    _, local = make(module)
+    for part in module.parameters():
+        own = torch.optim.SGD([part], lr=0.1)
+        part.register_post_accumulate_grad_hook(lambda _, own=own: own.step())
+    with local:
+        module().backward()
+
+
+def test_movement_without_counted_steps_is_an_error(pool: Pool) -> None:
+    """Nothing would be averaged, and nobody would know."""
+    for forgetful, name in (((0, 1), "ranks 0 and 1"), ((1,), "rank 1")):
+        for text in texts_of(pool.outcomes(without_with, 2, forgetful)):
+            start = f"parameters moved on {name} without `optimizer.step()` being seen"
+            assert text.startswith(start)
+    for text in texts_of(pool.outcomes(in_backward, 2)):
+        assert text.startswith("parameters moved on ranks 0 and 1 without")
+
+
+def at_rest(rank: int, _: int, options: SyncOptions, rule: Any) -> Any:
+    """No steps, and steps that a scaler skips, are no movement."""
+    module = Quadratic(rank, (torch.float32,))
+    optimizer, local = make(module, rule, options)
+    with local:
+        descend(module, optimizer, 2)  # one round
+        first = local.last
+        second = local.sync()
+    return first.round, second, local.rounds
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_rounds_without_steps_or_movement_are_none(pool: Pool, overlap: bool) -> None:
+    options = SyncOptions(bucket_bytes=64, overlap=overlap)
+    assert pool.run(at_rest, 2, options, "agreement") == [(1, None, 1)] * 2
+
+
+def two_instances(rank: int, _: int) -> Any:
+    """Two jobs on one group; after steady rounds one rank calls them in turn."""
+    modules = nn.Linear(40, 10), nn.Linear(5, 1)
+    pairs = [make(module, "mean", SHORT) for module in modules]
+    for t in range(6):
+        for module, (optimizer, _) in zip(modules, pairs, strict=True):
+            module(torch.ones(3, module.in_features)).sum().backward()
+            optimizer.step()
+        locals_ = [local for _, local in pairs]
+        for local in locals_[:: -1 if t == 5 and rank == 1 else 1]:
+            if t == 0:
+                local.__enter__()
+                local.discard_local_steps()
+            else:
+                local.sync()
+
+
+def test_instances_in_another_order_are_an_error_and_no_abort(pool: Pool) -> None:
+    """Steady weights let a sum start early; its size is that of one instance."""
+    for text in texts_of(pool.outcomes(two_instances, 2)):
+        rule = "all ranks must use the same HewLocalSGD or HewAverager; got "
+        assert text == rule + "rank 0: number 1; rank 1: number 2"
+
+
+def frozen_rank(rank: int, _: int, options: SyncOptions) -> Any:
+    """Rank 1 counts steps, but its parameters stay where they are."""
+    module = Quadratic(rank, (torch.float32,))
+    optimizer, local = make(module, "sieve", options)
+    if rank == 1:
+        module.A.zero_()
+    with log_texts() as texts, local:
+        descend(module, optimizer, 2 * 8)
+    return local.last, texts
+
+
+@pytest.mark.parametrize("gram", ["sketch", "full"])
+def test_a_rank_that_never_moves_has_no_weight_and_is_named(
+    pool: Pool, gram: Any
+) -> None:
+    results = pool.run(frozen_rank, 3, SyncOptions(bucket_bytes=64, gram=gram))
+    for report, _ in results:
+        assert report.weights[1] == 0
+        assert sum(report.weights) == pytest.approx(1)
+        assert (report.idle, report.excluded) == ((1,), ())
+        assert "weight zero for 8 rounds in a row: rank 1" in report.status
+    assert any("its work has no effect" in text for text in results[0][1])
 
 
 def lost_at_first(rank: int, _: int, lost: tuple[int, ...]) -> tuple[Any, list[str]]:
@@ -395,21 +494,3 @@ def test_options_are_checked() -> None:
     with pytest.raises(InvalidInputError, match="`timeout` must be positive; got 0"):
         SyncOptions(timeout=0)
     assert SyncOptions(timeout=60) == SyncOptions(timeout=timedelta(minutes=1))
-
-
-def spread(_: int, ranks: int) -> str:
-    """A module whose parameters torch has spread over the ranks itself."""
-    module = nn.Linear(4, 4)
-    mesh = init_device_mesh("cpu", (ranks,))
-    module.weight = nn.Parameter(distribute_tensor(module.weight.detach(), mesh))
-    with pytest.raises(InvalidInputError) as caught:
-        make(module)
-    return str(caught.value)
-
-
-def test_spread_parameters_are_refused(pool: Pool) -> None:
-    for text in pool.run(spread, 2):
-        assert text == (
-            "`parameters` must be whole on each rank: FSDP and tensor parallelism are "
-            "not supported; got a DTensor as number 0"
-        )

@@ -1,6 +1,7 @@
 """What is read from the user's optimiser: learning rates, scales, skipped steps."""
 
 import copy
+import warnings
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from torch import nn
 
 from hewfl import InvalidInputError
 from hewfl.torch import HewLocalSGD
-from hewfl.torch.optimizer_hooks import mean_rate, require_one_rate
+from hewfl.torch.optimizer_hooks import list_optimizers, mean_rate, require_one_rate
 
 pytestmark = pytest.mark.torch
 
@@ -227,3 +228,67 @@ def test_sparse_gradients_cannot_be_corrected(pool: Pool) -> None:
             "`gradients` must be dense with control variates; got "
             "torch.sparse_coo for parameter number 0"
         )
+
+
+def compiled_step(rank: int, _: int) -> Any:
+    """A compiled training step: the hooks run as they are."""
+    warnings.simplefilter("ignore")  # torch's own, of its age
+    module = Quadratic(rank, (torch.float32,))
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+
+    step = torch.compile(optimizer.step, backend="eager")
+    with HewLocalSGD(module, optimizer, 2, options=SMALL) as local:
+        for _ in range(4):
+            optimizer.zero_grad()
+            module().backward()
+            step()
+    return local.rounds, flat(module).tobytes()
+
+
+def plain_step(rank: int, _: int) -> Any:
+    module = Quadratic(rank, (torch.float32,))
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    with HewLocalSGD(module, optimizer, 2, options=SMALL) as local:
+        descend(module, optimizer, 4)
+    return local.rounds, flat(module).tobytes()
+
+
+def test_compiled_steps_count(pool: Pool) -> None:
+    assert pool.run(compiled_step, 2) == pool.run(plain_step, 2)
+
+
+def test_entering_twice_is_refused(pool: Pool) -> None:
+    """Two sets of hooks would count each step twice."""
+    assert pool.run(entered_twice, 2) == [1, 1]
+
+
+def entered_twice(rank: int, _: int) -> int:
+    module = Quadratic(rank, (torch.float32,))
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    with HewLocalSGD(module, optimizer, 10**9, options=SMALL) as local:
+        with pytest.raises(InvalidInputError, match="`with` must be entered once"):
+            local.__enter__()
+        descend(module, optimizer, 1)
+        return local._steps.work.steps
+
+
+class Interpolated(torch.optim.SGD):  # type: ignore[misc]  # torch is untyped to mypy
+    """What schedule-free optimisers add to the interface."""
+
+    def eval(self) -> None:
+        """Would set the parameters to their mean."""
+
+
+class Partitioned(torch.optim.SGD):  # type: ignore[misc]  # as above
+    """What ZeroRedundancyOptimizer adds to the interface."""
+
+    def consolidate_state_dict(self) -> None:
+        """Would gather the state of all ranks."""
+
+
+@pytest.mark.parametrize("kind", [Interpolated, Partitioned])
+def test_optimisers_that_keep_a_part_of_the_model_are_refused(kind: Any) -> None:
+    """Ranks would end with different models, or wait for each other in each step."""
+    optimizer = kind([nn.Parameter(torch.ones(2))], lr=0.1)
+    with pytest.raises(InvalidInputError, match=rf"`optimizer` .* got {kind.__name__}"):
+        list_optimizers(optimizer)

@@ -114,7 +114,7 @@ def far_variate(rank: int, _: int) -> tuple[str, list[bytes], list[bytes]]:
         with pytest.raises(RankError) as caught:
             local.sync()
         after = variates(local)
-        local._steps.work = RankWork()
+        local.discard_local_steps()
     return str(caught.value), before, after
 
 

@@ -12,6 +12,7 @@ from tests.torch.scenarios import SMALL, Quadratic, descend, flat, make_aggregat
 from hewfl import InvalidInputError
 from hewfl.torch import HewLocalSGD, RankError, SyncOptions
 from hewfl.torch.collectives import Communicator
+from hewfl.torch.rendezvous import Attendance
 
 pytestmark = pytest.mark.torch
 
@@ -178,3 +179,15 @@ def test_closures_are_refused_where_gradients_are_corrected(
         assert kind == InvalidInputError.__name__
         assert text.startswith("`closure` must be absent with control")
     assert pool.run(closed, 2, "exact", named) == [True, True]
+
+
+class QuorumGroup:
+    """Like torchft's: not a group of the default store."""
+
+
+def test_without_a_common_store_no_rank_is_blamed() -> None:
+    with (
+        pytest.raises(RankError, match="another rank is missing or broke off: gone"),
+        Attendance(QuorumGroup(), 0, 2).watch("in round 3"),
+    ):
+        raise RuntimeError("gone")

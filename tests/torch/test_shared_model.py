@@ -151,3 +151,29 @@ def test_what_is_not_finite_has_no_largest_entry() -> None:
         assert not is_finite(torch.tensor([1.0, value, 2.0]))
     assert float(largest(torch.tensor([1.0, -7.0, 2.0]))) == 7
     assert is_finite(torch.zeros(0))
+
+
+@pytest.mark.parametrize(
+    ("server_step", "models"),
+    [
+        (ServerStep(), 2),
+        (ServerStep(0.7), 2),
+        (ServerStep(0.7, 0.9, nesterov=True), 4),
+        (ServerStep(0.7, 0.9, average="ema"), 5),
+    ],
+)
+def test_memory_is_what_the_docs_say(server_step: ServerStep, models: int) -> None:
+    """x and the sum take turns; so do a memory and the next one."""
+    parameters = [nn.Parameter(torch.randn(100))]
+    shared = SharedModel(parameters, plan_layout(parameters, 160), server_step)
+    shared.set_anchor()
+    for t in range(3):
+        for b in range(len(shared.layout.buckets)):
+            shared.advance(b, shared.sum_buffer(b).fill_(0.1))
+        shared.commit(t)
+    spare = [part for pair in shared._spare.values() for part in pair]
+    kept = [*shared.anchor, *shared.memory, *shared.average, *shared._sums.values()]
+    sizes = {
+        part.data_ptr(): part.numel() for part in (*kept, *spare) if part is not None
+    }
+    assert sum(sizes.values()) == models * 100

@@ -95,8 +95,8 @@ def refusals(rank: int, ranks: int) -> list[str]:
     mine = f"rank {rank} of {ranks}"
     short = {k: v[:-1] for k, v in state["common"]["anchor"].items()}
     others = [
-        state | {"format": 7},
-        state | {"job": state["job"] | {"layout": 5}},
+        state | {"format": 8},
+        state | {"job": state["job"] | {"model": 5}},
         state | {"common": state["common"] | {"memory": {}}},
         state | {"common": state["common"] | {"anchor": short}},
         state | {mine: state[mine] | {"parameters": {}, "rounds": 7}},
@@ -128,8 +128,8 @@ def test_states_of_other_jobs_are_refused_before_anything_is_written(
     pool: Pool,
 ) -> None:
     form, layout, *damaged = pool.run(refusals, 2)[0]
-    assert form == "the state has format 7; this reads 6"
-    assert "the state is of another job: its layout is 5" in layout
+    assert form == "the state has format 8; this reads 7"
+    assert "the state is of another job: its model is 5" in layout
     for text, what in zip(damaged, ("memory", "anchor", "parameters"), strict=True):
         assert text == (
             f"the state is damaged: tensors of its {what} have other shapes"
@@ -286,6 +286,33 @@ def test_a_job_goes_on_with_more_or_fewer_ranks(
     assert left[0].tobytes() == left[2].tobytes()
 
 
+def other_options(rank: int, _: int, rule: str, folder: str) -> Any:
+    """The state of another aggregator, in buckets of another length."""
+    module = Quadratic(rank, (torch.float32,))
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.02)
+    options = replace(OPTIONS, bucket_bytes=100)
+    local = HewLocalSGD(module, optimizer, 3, make_aggregator(rule), None, options)
+    local.load_state_dict(torch.load(Path(folder, f"{rank}.pt"), weights_only=True))
+    names = ("anchor", "memory")
+    shared = [local.state_dict()["common"][name]["float32"].tolist() for name in names]
+    steps = local._steps.work.steps
+    with local:
+        descend(module, optimizer, 3)
+    return local.rounds, shared, steps, flat(module).tobytes()
+
+
+@pytest.mark.parametrize("rule", ["sieve", "variate"])
+def test_another_aggregator_loads_what_all_ranks_share(
+    pool: Pool, tmp_path: Path, rule: str
+) -> None:
+    left = pool.run(leaves_a_state, 2, "exact", str(tmp_path))
+    results = pool.run(other_options, 2, rule, str(tmp_path))
+    for rounds, shared, steps, end in results:
+        assert (rounds, steps) == (3, 0)
+        assert np.concatenate(shared).tobytes() == left[0].tobytes()
+        assert end == results[0][3]
+
+
 def checkpointed(rank: int, _: int, folder: str) -> list[bytes]:
     """One checkpoint of all ranks, by torch.distributed.checkpoint; both ends."""
     job, ends = Job("variate", torch.float32), []
@@ -331,7 +358,7 @@ def regrouped(rank: int, ranks: int, folder: str) -> tuple[int, bytes, bytes]:
         else:
             planner = DefaultLoadPlanner(allow_partial_load=True)
             dcp.load({"local": local}, checkpoint_id=folder, planner=planner)
-    memory = local.state_dict()["common"]["memory"]["0"].numpy().tobytes()
+    memory = local.state_dict()["common"]["memory"]["float32"].numpy().tobytes()
     return local.rounds, flat(module).tobytes(), memory
 
 

@@ -40,7 +40,15 @@ from hewfl import (
     StepWeighted,
     UniformLocalSGD,
 )
-from hewfl.aggregators import Aggregator, Agreement, FedExP, GeometricMedian
+from hewfl.aggregators import (
+    Aggregator,
+    Agreement,
+    Certified,
+    CoordinateMedian,
+    FedExP,
+    GeometricMedian,
+    Mean,
+)
 from hewfl.core.algorithm import Algorithm, Corrected, Need
 from hewfl.core.round import Cohort, LocalPlan
 from hewfl.displacements.control_variates import ControlVariates
@@ -299,14 +307,14 @@ def test_bytes_are_those_of_a_ring_and_a_little_more(pool: Pool, rule: str) -> N
     for ranks in (2, 4):
         report = pool.run(play, ranks, plan)[0][-1].report
         ring = 2 * (ranks - 1) / ranks
-        more = 1.0 * (ranks - 1) * 14 * 8  # what each rank did
+        more = 1.0 * (ranks - 1) * 15 * 8  # what each rank did
         if rule == "exact" and options.gram == "sketch":
             more += (ranks - 1) * 2**16
         if rule == "variate" or options.gram == "full":
             m = ranks + (rule == "variate")
             padding = 4 * (-SIZE % ranks)  # of shards
             more += ring * ((m**2 + m + 1) * 8 + padding)
-            more += ring * 8 * ranks  # whose displacement is finite
+            more += ring * 8 * 2 * ranks  # whose displacement is finite, and not zero
         if rule == "variate":
             more += 2 * ring * 8  # ⟨c, m⟩ and ‖m‖² of κ
             more += ring * 4 * SIZE
@@ -478,3 +486,65 @@ def test_an_aggregator_may_read_the_anchor(pool: Pool) -> None:
     for rounds in pool.run(play, 3, plan):
         assert rounds[0].after == pytest.approx(0.9 * rounds[0].start)
         assert rounds[1].after == pytest.approx(0.81 * rounds[0].start)
+
+
+@pytest.mark.parametrize("rule", [Mean(), CoordinateMedian(), GeometricMedian()])
+@pytest.mark.parametrize("overlap", [False, True])
+def test_a_rejected_round_restarts_every_rank_from_the_model(
+    rule: Aggregator, overlap: bool, pool: Pool, tmp_path: Path
+) -> None:
+    if overlap and "entries" in rule.needs:
+        pytest.skip("such rules exchange entries, which do not overlap")
+    options = SyncOptions(
+        bucket_bytes=64,
+        overlap=overlap,
+        server_step=ServerStep(0.7, 0.9),
+        folder=tmp_path,
+    )
+    refused = Certified(rule, f=1, refuse_above=1e-9)
+    history = pool.run(play, 4, Plan(refused, rounds=3, options=options))
+    for rank in history:
+        for view in rank:
+            assert view.after.tobytes() == rank[0].start.tobytes()
+            assert not view.report.accepted
+            assert view.report.weights == (0.0,) * 4
+            assert view.report.measured["kappa"] > 1e-9
+            assert view.report.status.startswith("rejected: ")
+        assert rank[-1].report.round == 3
+    lines = (tmp_path / "seed-0" / "trace.jsonl").read_text().splitlines()
+    records = from_lines(lines)
+    assert [record.round for record in records] == [0, 1, 2, 3]
+    kappas = [record.observed.get("kappa") for record in records[1:]]
+    assert kappas == [view.report.measured["kappa"] for view in history[0]]
+
+
+def test_a_certified_job_is_the_job(pool: Pool) -> None:
+    plain = pool.run(play, 4, Plan(GeometricMedian(), rounds=4))
+    certified = pool.run(play, 4, Plan(Certified(GeometricMedian(), f=1), rounds=4))
+    for one, other in zip(plain[0], certified[0], strict=True):
+        assert one.after.tobytes() == other.after.tobytes()
+        assert other.report.accepted
+        numbers = other.report.measured
+        assert numbers["kappa_lower"] <= numbers["kappa"] <= numbers["kappa_upper"]
+
+
+@final
+@dataclass(frozen=True)
+class OneVotes(Aggregator):
+    """Rejects on one rank alone, as rounding may on a machine of another kind."""
+
+    name: ClassVar[str] = "One votes"
+
+    def decide(self, round_: Round, state: Any) -> tuple[Decision, Any]:
+        n = round_.displacements.n
+        numbers = {"kappa": 1.0}
+        rejected = torch.distributed.get_rank() == 2
+        return Decision(
+            np.full(n, 1 / n), "one", measured=numbers, rejected=rejected
+        ), state
+
+
+def test_one_rank_that_rejects_is_enough(pool: Pool) -> None:
+    for rank in pool.run(play, 3, Plan(OneVotes(), rounds=2)):
+        assert not any(view.report.accepted for view in rank)
+        assert rank[-1].after.tobytes() == rank[0].start.tobytes()

@@ -15,7 +15,8 @@ from hewfl.core.atomic import read_json
 from hewfl.core.validation import invalid
 from hewfl.errors import HewError
 from hewfl.experiments.run import rounds_done
-from hewfl.experiments.run_folder import Folder, holder_of, open_folder
+from hewfl.experiments.run_folder import Folder, holder_of, open_folder, verify
+from hewfl.experiments.user_code import check_user_files
 
 COLUMNS = ("run", "data", "methods", "seeds", "rounds")
 """Of `hewfl ls`, before the state."""
@@ -31,7 +32,7 @@ def ls(
 ) -> None:
     """List the runs in a folder and their progress.
 
-    Traces are not read.
+    Files of finished runs are compared with their checksums, as `hewfl resume` does.
     """
     with one_line_errors():
         if runs_dir != RUNS_DIR and not runs_dir.is_dir():
@@ -66,15 +67,20 @@ def _row(path: Path) -> tuple[tuple[str, ...], str]:
 
 def _state(folder: Folder) -> str:
     """The progress of a run and the process that works on it."""
-    for seed in folder.spec.seeds:
-        read_json(folder.of_seed(seed) / "constants.json", missing=True)
-    if folder.is_done:
-        progress_text(folder)
-        _ = folder.summary  # raises if it is damaged
-        return "[green]done[/]"
     holder = holder_of(folder.path)
     running = "" if holder is None else f", {escape(holder)} works on it"
-    return progress_text(folder) + running
+    if not folder.spec.is_record:
+        verify(folder.path, remakes="results")
+    if folder.is_whole or (folder.is_done and holder is not None):
+        return f"[green]done[/]{running}"
+    if not folder.spec.is_record and not folder.has_results:
+        check_user_files(folder.path, folder.spec)
+    for seed in folder.spec.seeds:
+        read_json(folder.of_seed(seed) / "constants.json", missing=True)
+    progress = progress_text(folder)  # raises if a checkpoint is damaged
+    if folder.is_done:
+        return "results are there, other files are missing: resume it"
+    return progress + running
 
 
 def progress_text(folder: Folder) -> str:

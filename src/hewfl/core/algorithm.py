@@ -87,6 +87,8 @@ class Demands:
             (`Corrected`), and plans carry a correction.
         oracle: `with_truth` must be called with the true state before each round
             (`Informed`): for audits in simulation.
+        worker_momentum: β of what each client sends, m_i ← βm_i + (1 − β)Δ_i, over the
+            rounds that it takes part in; m_i starts at zero.
     """
 
     traffic: Traffic = Traffic()
@@ -94,6 +96,7 @@ class Demands:
     gradients: bool = False
     variates: bool = False
     oracle: bool = False
+    worker_momentum: float = 0.0
 
 
 @runtime_checkable

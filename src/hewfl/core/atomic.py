@@ -1,9 +1,10 @@
 """Atomic file writes: a file is there whole or not at all."""
 
+import hashlib
 import json
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -79,3 +80,32 @@ def read_json(file: Path, *, missing: bool = False) -> Any:
         raise DataError(f"{file} is missing") from error
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise DataError(f"{file} is damaged: {error}; delete it") from error
+
+
+def write_checksums(file: Path, checksums: Mapping[str, str]) -> None:
+    """Write checksums of files, by name, with one of the table itself."""
+    table = dict(checksums)
+    write_json(file, {"files": table, "sha256 of files": _table_sha256(table)})
+
+
+def read_checksums(file: Path) -> dict[str, str]:
+    """The table that `write_checksums` wrote; empty where there is no file.
+
+    Raises:
+        DataError: the table is damaged, rather than one of the files.
+    """
+    content = read_json(file, missing=True)
+    if content is None:
+        return {}
+    table: Any = content.get("files") if isinstance(content, dict) else None
+    is_table = isinstance(table, dict) and all(
+        isinstance(value, str) for value in table.values()
+    )
+    if not is_table or content.get("sha256 of files") != _table_sha256(table):
+        text = "this table of checksums has changed; delete it"
+        raise DataError(f"{file} is damaged: {text}")
+    return dict(table)
+
+
+def _table_sha256(table: Mapping[str, str]) -> str:
+    return hashlib.sha256(json.dumps(table).encode()).hexdigest()

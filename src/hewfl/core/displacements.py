@@ -244,6 +244,23 @@ class Displacements(Products, Protocol):
 
 
 @runtime_checkable
+class Distorted(Protocol):
+    """Products that are estimates, as those of sketches are."""
+
+    def distortion(self, failure: float) -> tuple[float, float]:
+        """How far squared lengths may be from their estimates.
+
+        Args:
+            failure: a probability, over the random numbers of the estimate.
+
+        Returns:
+            ε, such that with probability 1 − failure the estimate of ‖Σw_iΔ_i‖² is from
+            1 − ε to 1 + ε times the true one, for all w at once; and the relative error
+            to which the estimates of the vectors were stored.
+        """
+
+
+@runtime_checkable
 class KnownLengths(Protocol):
     """Displacements whose lengths were measured before: replies of a federation.
 
@@ -263,4 +280,19 @@ class KnownLengths(Protocol):
 
         Returns:
             One product for each Δ_i.
+        """
+
+
+@runtime_checkable
+class StoredBlocks(Protocol):
+    """Displacements whose entries are stored in one precision, which may be float32.
+
+    Rules that compare entries need no wider ones.
+    """
+
+    def stored_blocks(self) -> Iterator[NDArray[Any]]:
+        """Columns as they are stored, some at a time and in order.
+
+        Returns:
+            An iterator of blocks, all n vectors in each, not to be written to.
         """

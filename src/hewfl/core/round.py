@@ -6,7 +6,8 @@ round    clients → server        anchor x_t, displacements Δ_i: all a rule se
 decision server                  weights on displacements, with a certificate
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 from hewfl.core.array_types import Float64, Int64
@@ -101,6 +102,8 @@ class Round:
         root: a gradient at x_t that the server computed on samples it trusts, for
             rules that need one, else None.
         variate: c_t, the server's control variate, where clients have them, else None.
+        present: clients that the displacements stand for, where a pre-aggregation has
+            merged some (`hewfl.aggregators.Bucketing`); None for one each.
     """
 
     anchor: Any
@@ -111,6 +114,7 @@ class Round:
     gradients: Displacements | None = None
     root: Any = None
     variate: Any = None
+    present: int | None = None
 
     @property
     def total_step(self) -> Float64[Array, " s"]:
@@ -132,6 +136,9 @@ class Decision:
         value: Ψ(w) = ⟨g, d⟩ + (Λ/2)‖d‖² for rules that minimise it, else None.
         certificate: one sentence of what is proved of the plain step Σ w_iΔ_i, for
             rules that prove something before the round.
+        measured: finite numbers for traces, metrics and reports, by name.
+        rejected: the round must change nothing: neither the model nor any state. The
+            next round goes on.
     """
 
     weights: Float64[Array, " s"]
@@ -140,3 +147,5 @@ class Decision:
     step: Any = None
     value: float | None = None
     certificate: str = ""
+    measured: Mapping[str, float] = field(default_factory=dict)
+    rejected: bool = False

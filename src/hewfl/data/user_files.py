@@ -76,6 +76,7 @@ def _read_csv(
     asked = {label_column, client_column}
     has_header = not any(map(_is_number, first[1])) or not asked.isdisjoint(first[1])
     names = first[1] if has_header else None
+    _check_different(path, names or ())
     texts = _text_columns(path, names, label_column, client_column, width)
     numbers = [column for column in range(width) if column not in texts]
     table, lines = array("d"), array("q")
@@ -113,6 +114,14 @@ def _read_csv(
     return _encode_part(
         path, features, np.array(kept[0]), clients, lambda row: place(row, texts[0])
     )
+
+
+def _check_different(path: Path, names: Sequence[str]) -> None:
+    """Require names of columns that differ, but for those that are empty."""
+    for name in names:
+        if name and names.count(name) > 1:
+            got = f"{name!r} {names.count(name)} times"
+            raise DataError(f"{path}: names of columns must differ; got {got}")
 
 
 def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -266,6 +275,7 @@ def _read_parquet(
         text = "Parquet files need pyarrow: install hewfl's extra data"
         raise MissingExtraError(text) from error
     try:
+        _check_different(path, parquet.read_schema(path).names)
         table = parquet.read_table(path)
     except (OSError, arrow.ArrowException) as error:
         raise DataError(f"{path} must be a Parquet file; got {error}") from error

@@ -18,6 +18,7 @@ from hewfl.core.array_types import Float, Float64
 from hewfl.core.displacements import RoundProducts
 from hewfl.core.validation import Array, invalid
 from hewfl.displacements.backend import CODES, Span
+from hewfl.displacements.count_sketch import sketch_distortion
 from hewfl.displacements.dense import DenseDisplacements
 from hewfl.displacements.gram import round_products
 from hewfl.displacements.weighted_sum import (
@@ -42,11 +43,14 @@ class ChunkedDisplacements:
         parts: for each range of the vectors, in order, the part of every client.
         base: x, or None where the parts are displacements already.
         sq_lengths: ‖Δ_i‖², where they were measured before.
+        sketch_of: length of the vectors that these are sketches of, None where they
+            are the vectors themselves.
     """
 
     parts: tuple[tuple[Vector, ...], ...]
     base: Float[Array, " d"] | None = None
     sq_lengths: Float64[Array, " n"] | None = None
+    sketch_of: int | None = None
 
     def __post_init__(self) -> None:
         """Check that every client has every part, of one length and kind."""
@@ -120,7 +124,7 @@ class ChunkedDisplacements:
             return self
         parts = tuple(tuple(rows[i] for i in members) for rows in self.parts)
         lengths = None if self.sq_lengths is None else self.sq_lengths[members]
-        return ChunkedDisplacements(parts, self.base, lengths)
+        return ChunkedDisplacements(parts, self.base, lengths, self.sketch_of)
 
     def row(self, i: int) -> Float64[Array, " d"]:
         """Δ_i in float64; a copy."""
@@ -210,7 +214,12 @@ class ChunkedDisplacements:
         zeros = np.zeros(self.d, dtype=self.parts[0][0].dtype)
         end = zeros if self.base is None else self.base
         parts = tuple((*span.rows, end[span.lo : span.hi]) for span in self.spans())
-        return ChunkedDisplacements(parts, self.base)
+        return ChunkedDisplacements(parts, self.base, sketch_of=self.sketch_of)
+
+    def distortion(self, failure: float) -> tuple[float, float]:
+        """Zero, but for sketches (`hewfl.displacements.count_sketch`)."""
+        d = self.d if self.sketch_of is None else self.sketch_of
+        return sketch_distortion(self.n, d, self.d, failure)
 
     def from_matrix(self, rows: Float64[Array, "m d"]) -> DenseDisplacements:
         """Other vectors of the same length, in a matrix."""

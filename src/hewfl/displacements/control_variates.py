@@ -103,6 +103,25 @@ class InPlaceVariates:
         return replace(self, round=None)
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class ReadOnlyVariates:
+    """c_t and (c_i,t) that no round changes, for questions about a rule.
+
+    Attributes:
+        server: c_t.
+        clients: c_i,t, one row per client of the population.
+    """
+
+    server: Float64[Array, " d"]
+    clients: Float64[Array, "n d"]
+
+    def after(self, round_: Round) -> "ReadOnlyVariates":
+        """The same control variates."""
+        del round_
+        return self
+
+
 HeldVariates = ControlVariates | InPlaceVariates
 """Control variates of all clients in one place."""
 
@@ -113,6 +132,18 @@ def in_place(state: T) -> T:
     def convert(part: Any) -> Any:
         if isinstance(part, ControlVariates):
             return InPlaceVariates(part.server, part.clients)
+        return part
+
+    converted: T = map_records(state, convert)
+    return converted
+
+
+def read_only(state: T) -> T:
+    """A method's state whose control variates no round changes."""
+
+    def convert(part: Any) -> Any:
+        if isinstance(part, HeldVariates):
+            return ReadOnlyVariates(part.server, part.clients)
         return part
 
     converted: T = map_records(state, convert)

@@ -12,6 +12,7 @@ NumPy and in torch. A sketch is linear. A vector of at most k entries is stored 
 but for signs: its products are exact.
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -165,6 +166,26 @@ class CountSketch:
         if isinstance(like, np.ndarray):
             return h
         return compat.array_namespace(like).asarray(h).to(like.device)
+
+
+def sketch_distortion(n: int, d: int, size: int, failure: float) -> tuple[float, float]:
+    """ε = √(n(n + 1)/(k·failure)) and the rounding to float32; see `Distorted`.
+
+    With U an orthonormal basis of the span of n vectors, the entries of (SU)ᵀSU have
+    the mean of the identity, and variances of at most 2/k on the diagonal and 1/k
+    beside it. So E‖(SU)ᵀSU − I‖² ≤ n(n + 1)/k, and Markov's inequality bounds the
+    eigenvalues. The signs must be independent of the vectors. A sketch of a whole
+    vector, d ≤ k, is exact.
+
+    Args:
+        n: number of vectors.
+        d: their length.
+        size: k.
+        failure: probability that the bound does not hold.
+    """
+    if d <= size:
+        return 0.0, 0.0
+    return math.sqrt(n * (n + 1) / (size * failure)), 2.0**-24
 
 
 def _add_rows(total: Any, rows: Any, table: Any, signs: Any, shifts: Any) -> None:

@@ -24,6 +24,7 @@ from hewfl.core.displacements import (
     RoundProducts,
 )
 from hewfl.core.validation import Array
+from hewfl.displacements.count_sketch import sketch_distortion
 from hewfl.displacements.dense import DenseDisplacements
 from hewfl.errors import HewError
 
@@ -103,6 +104,13 @@ class SketchedDisplacements:
         if not isinstance(reference, LinearCombination):
             raise NeedsEntriesError
         return self._products.with_reference(reference.weights, curvature)
+
+    def distortion(self, failure: float) -> tuple[float, float]:
+        """Of sketches of random signs (`hewfl.displacements.count_sketch`)."""
+        if self.rows is None:
+            raise NeedsProductsError
+        n, k = self.rows.shape
+        return sketch_distortion(n, self.d, k, failure)
 
     def take(self, members: NDArray[np.int64]) -> "SketchedDisplacements":
         """Some of the vectors, in that order."""

@@ -11,10 +11,10 @@ from typing import Any, final
 import numpy as np
 
 from hewfl.core.array_types import Float, Float64, Int64
-from hewfl.core.plugins import describe_error, make
+from hewfl.core.plugins import check_parts, describe_error, make, passes_user_code
 from hewfl.core.plugins import load as load_code
 from hewfl.core.toml_records import rename_errors
-from hewfl.core.validation import Array, Ints, format_value, invalid
+from hewfl.core.validation import Array, Ints, invalid
 from hewfl.data import Partition, Prepared, TrainingRows, load, partition, prepare
 from hewfl.errors import HewError, MissingExtraError, RuleError
 from hewfl.experiments.method_spec import MethodSpec
@@ -95,10 +95,12 @@ def naming_run(spec: Spec, seed: int) -> Iterator[None]:
         yield
     except RuleError as error:
         raise RuleError(f"{spec.name}, seed {seed}, {error}") from error
-    except (HewError, OSError, MemoryError):
+    except HewError:
         raise
-    except Exception as error:
-        if not user_code_names(spec):  # a bug of ours keeps its traceback
+    except (Exception, SystemExit) as error:
+        is_ours = not user_code_names(spec)  # a bug of ours keeps its traceback
+        is_systems = isinstance(error, OSError | MemoryError)  # a full disk, say
+        if is_ours or (is_systems and not passes_user_code(error)):
             raise
         text = f"code of your own failed: {describe_error(error)}"
         raise RuleError(f"{spec.name}, seed {seed}: {text}") from error
@@ -182,12 +184,13 @@ def _own(spec: Spec, seed: int) -> Problem:
     )
     call = load_code(asked.factory, PROBLEMS_GROUP, "problem.factory")
     problem = make(call, asked.options, {"data": data}, "problem.options")
-    if not isinstance(problem, Problem) or problem.n != spec.clients.n:
-        n = getattr(problem, "n", None)
-        rule = f"a hewfl.problems.Problem with n = {spec.clients.n} clients"
-        got = f"{asked.factory!r}, which makes {format_value(problem)} with n = {n}"
-        raise invalid("problem.factory", rule, got)
-    return problem
+    rule = "code that makes a hewfl.problems.Problem"
+    check_parts(problem, [Problem], "problem.factory", rule)
+    if problem.n != spec.clients.n:
+        rule = f"one that makes a problem of n = {spec.clients.n} clients"
+        raise invalid("problem.factory", rule, f"n = {problem.n}")
+    made: Problem = problem
+    return made
 
 
 def _on_device(spec: Spec, array: Any) -> Any:

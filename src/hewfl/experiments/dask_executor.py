@@ -228,7 +228,11 @@ def input_files(specs: Sequence[Spec]) -> tuple[InputFile, ...]:
         paths = code_files(name, group)
         names = "\n".join(f"{path.name} {file_sha256(path)}" for path in paths)
         folder = f"{CODE_FOLDER}/{hashlib.sha256(names.encode()).hexdigest()[:32]}"
-        files |= {InputFile(f"{folder}/{p.name}", str(p)): None for p in paths}
+        main = Path(name.rpartition(":")[0]).parent
+        files |= {
+            InputFile(f"{folder}/{p.relative_to(main).as_posix()}", str(p)): None
+            for p in paths
+        }
     return tuple(files)
 
 

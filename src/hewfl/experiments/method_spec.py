@@ -3,6 +3,8 @@
 A [[methods]] table has four kinds of fields:
 
     method, label, grid     the name in the registry, the name in tables, lists to tune
+    certificate             `certify_f` and `refuse_above`: fields of `Certified`, which
+                            then wraps the aggregator of any method that has one
     local work              fields of `LocalSGD`; `step_scale` and `amplitude` give the
                             learning rate and the total step in units of 1/L
     hyper-parameters        of the aggregator, the preset or the paper's algorithm
@@ -18,11 +20,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, final
 
-from hewfl.aggregators import NAMES, YARDSTICKS, Aggregator, find_maker
+from hewfl.aggregators import (
+    RENAMED_OPTIONS,
+    Aggregator,
+    Certified,
+    assemble,
+    find_parts,
+)
 from hewfl.algorithms.online_curvature import OnlineCurvature
 from hewfl.core.algorithm import Algorithm
 from hewfl.core.plugins import (
     check_name,
+    check_repr,
     is_user_code,
     load,
     make,
@@ -34,7 +43,13 @@ from hewfl.core.toml_records import check_names, from_table, path, rename_errors
 from hewfl.core.validation import format_value, invalid, positive
 from hewfl.errors import InvalidInputError
 from hewfl.methods.method import LocalSGD, Method
-from hewfl.methods.registry import ALGORITHMS, METHODS, OLD_NAMES, PRESETS
+from hewfl.methods.registry import (
+    ALGORITHMS,
+    METHODS,
+    OLD_NAMES,
+    PRESETS,
+    is_registered,
+)
 from hewfl.server.server_step import ServerStep
 from hewfl.server.state import Entry, check_algorithm
 
@@ -50,6 +65,8 @@ SCALED = {"step_scale": "learning_rate", "amplitude": "total"}
 """Step sizes in units of 1/L, and the fields of `LocalSGD` that they give."""
 LOCAL = (*(f.name for f in dataclasses.fields(LocalSGD)), *SCALED)
 """Fields of local work, for every method but the paper's algorithms."""
+CERTIFICATE = ("certify_f", "refuse_above")
+"""Fields of the certificate of robustness, for every method but the paper's."""
 CURVATURE = "curvature"
 """For HewHom and HewHet: "given", Λ = ratio · L, or "online", Λ = ratio · estimate."""
 ONLINE = ("curvature_memory", "curvature_floor")
@@ -62,7 +79,7 @@ FIXED = {
     "FedAdagrad": ("adapt",),
 }
 """Fields of local work and of the server step that a preset sets itself."""
-OLD_FIELDS = {
+OLD_FIELDS = {old: f"`{new}`" for old, new in RENAMED_OPTIONS.items()} | {
     "pace": "`step_scale` for plain steps, `amplitude` for a total step",
     "pace_unit": "`unit`",
     "measure": "`line_search_samples`",
@@ -71,13 +88,26 @@ OLD_FIELDS = {
     "rate_scale": "`step_scale`",
     "proximal": "`prox`",
     "outer_step": f"`{STEP}`",
-    "by_size": "`by`",
-    "bad": "`byzantine_fraction`",
-    "kept": "`selected_fraction`",
-    "doubt": "`threshold`",
     "corrected": '`variates`, which is "zero" or "gradient"',
 }
 """Fields of earlier versions, and what they are called now."""
+_RATE, _SERVER_RATE = ("learning_rate", "amplitude"), ("server_learning_rate",)
+SYNONYMS = {
+    **dict.fromkeys(("lr", "eta_l", "client_lr", "local_lr", "step_size"), _RATE),
+    **dict.fromkeys(("server_lr", "global_lr", "eta_g", "outer_lr"), _SERVER_RATE),
+    "eta": (*_RATE[:1], *_SERVER_RATE),
+    "learning_rate": _RATE[1:],
+    **dict.fromkeys(("server_momentum", "beta", "beta1", "beta_1"), ("momentum",)),
+    "beta_2": ("beta2",),
+    **dict.fromkeys(("eps", "epsilon"), ("tau",)),
+    **dict.fromkeys(("mu", "prox_mu", "proximal_mu"), ("prox",)),
+}
+"""Fields as other libraries call them, and ours of that meaning, the likeliest first:
+one of them that the method has is the hint."""
+HINTS = {
+    "server_learning_rate": "about the change of one entry in a round, such as 0.01"
+}
+"""What a field that must be given is like."""
 EXACT_FIELDS = ("kappa", "cross_fit", "by")
 """Fields of the aggregator "exact" that HewHom and HewHet had in earlier versions."""
 
@@ -95,9 +125,10 @@ class MethodSpec:
     """One line of a comparison.
 
     Attributes:
-        method: a name of the registry, such as "HewHom", "FedAvg" or "trust"; one of
-            the user's own is "my_rules:Krum", the name of an entry point, or the path
-            of a file, a colon and a name in it (`hewfl.core.plugins`).
+        method: a name of the registry, such as "HewHom", "FedAvg", "trust" or
+            "clip+nnm+trimmed-mean" (pre-aggregations and a rule); one of the user's own
+            is "my_rules:Krum", the name of an entry point, or the path of a file, a
+            colon and a name in it (`hewfl.core.plugins`).
         label: what tables and figures call it; the method's name by default.
         parameters: fields of local work, hyper-parameters and fields of the server
             step. Exactly one of `learning_rate`, `step_scale` (times 1/L), `total` and
@@ -152,12 +183,42 @@ class MethodSpec:
             for k, v in self.parameters.items()
             if k in SERVER_STEP and k not in names
         }
-        rest = {k: v for k, v in self.parameters.items() if k not in server}
+        wrapped = {
+            k: v
+            for k, v in self.parameters.items()
+            if k in CERTIFICATE and k not in names
+        }
+        rest = {
+            k: v
+            for k, v in self.parameters.items()
+            if k not in server and k not in wrapped
+        }
         algorithm = _algorithm(self.method, rest, smoothness, reference_steps, where)
         step = _server_step(algorithm, server, rounds, where)
+        if wrapped:
+            algorithm = _certified(algorithm, wrapped, where)
         if isinstance(algorithm, Method):
             algorithm = replace(algorithm, server_step=step, name=self.label)
         return Entry(algorithm, step, self.label)
+
+
+def _certified(algorithm: Any, given: Mapping[str, Any], where: str) -> Method:
+    """The method with the certificate of robustness around its aggregator."""
+    limit = given.get("refuse_above", "none")
+    if not isinstance(algorithm, Method):
+        rule = "left out for a method without an aggregator"
+        raise invalid(path(where, next(iter(given))), rule, algorithm.name)
+    if "certify_f" not in given:
+        rule = "left out without `certify_f`, the clients that may be faulty"
+        raise invalid(path(where, "refuse_above"), rule, limit)
+    fields = {
+        "f": given["certify_f"],
+        "refuse_above": None
+        if limit == "none"
+        else _number(limit, path(where, "refuse_above")),
+    }
+    with rename_errors({"f": path(where, "certify_f")}):
+        return replace(algorithm, aggregator=Certified(algorithm.aggregator, **fields))
 
 
 def _server_step(
@@ -192,10 +253,12 @@ def method_from_table(table: Any, where: str) -> MethodSpec:
     if not isinstance(table, Mapping):
         raise invalid(where, "a table", repr(table))
     method: Any = table.get("method")
+    if method is None:
+        raise invalid(path(where, "method"), 'given, such as "FedAvg"', "nothing")
     check_old_name(method, path(where, "method"))
-    check_name(method, tuple(METHODS), GROUP, path(where, "method"))
+    check_method_name(method, path(where, "method"))
     label = text_field(table.get("label", short_name(method)), path(where, "label"))
-    is_ours = method in METHODS
+    is_ours = is_registered(method)
     known = _known(method) if is_ours else ()
     if is_ours:
         _check_fields(method, table, ("method", "label", "grid", *known), where)
@@ -225,17 +288,37 @@ def check_method(method: MethodSpec, where: str) -> None:
         candidate.entry(1.0)  # values of every candidate are checked now, not in a run
 
 
+def check_method_name(method: Any, where: str) -> None:
+    """Require a name of the registry, or the form of one of user code."""
+    if isinstance(method, str) and "+" in method and ":" not in method:
+        with rename_errors({"aggregator": where}):
+            find_parts(method)
+    elif not is_registered(method):
+        check_name(method, tuple(METHODS), GROUP, where)
+
+
 def check_old_name(method: Any, where: str) -> None:
     """Refuse an old name of a method; the error gives the new one."""
-    if not isinstance(method, str) or method in METHODS:
+    if not isinstance(method, str) or is_registered(method):
         return
-    spelled = {name.lower(): name for name in (*ALGORITHMS, *PRESETS)}
-    if method.lower() in spelled:
-        text = f"{method!r} is spelled {spelled[method.lower()]}"
-        raise InvalidInputError(f"`{where}`: {text}")
-    if method in OLD_NAMES:
-        text = f"{method!r} is now called {OLD_NAMES[method]}"
-        raise InvalidInputError(f"`{where}`: {text}")
+    ours = {_letters(name): name for name in (*ALGORITHMS, *PRESETS)}
+    others = {_letters(name): name for name in METHODS}
+    if is_user_code(method, GROUP):
+        return
+    if _letters(method) in ours:
+        text = f"is spelled {ours[_letters(method)]}"
+    elif method in OLD_NAMES:
+        text = f"is now called {OLD_NAMES[method]}"
+    elif _letters(method) in others:
+        text = f"is spelled {others[_letters(method)]}"
+    else:
+        return
+    raise InvalidInputError(f"`{where}`: {method!r} {text}")
+
+
+def _letters(name: str) -> str:
+    """A name without what spellings differ in: case, hyphens, underscores, spaces."""
+    return re.sub(r"[-_ ]", "", name).lower()
 
 
 def _check_fields(
@@ -257,12 +340,16 @@ def _check_fields(
             raise InvalidInputError(f"{place} is no field of {method}: {text}")
         if name in OLD_FIELDS:
             raise InvalidInputError(f"{place} is now called {OLD_FIELDS[name]}")
+        meant = [f"`{word}`" for word in SYNONYMS.get(name, ()) if word in known]
+        if meant:
+            words = " or ".join(meant if name == "eta" else meant[:1])
+            raise InvalidInputError(f"{place} is no field of {method}: use {words}")
     check_names(given, known, where)
 
 
 def _known(method: str, where: str = "") -> tuple[str, ...]:
     """Every field that the table of a method may have."""
-    local = () if method in ALGORITHMS else LOCAL
+    local = () if method in ALGORITHMS else (*LOCAL, *CERTIFICATE)
     names = (*_parameters(method, where), *local, *SERVER_STEP)
     fixed = FIXED.get(method, ())
     return tuple(name for name in dict.fromkeys(names) if name not in fixed)
@@ -354,9 +441,14 @@ def _parameters(method: str, where: str = "") -> tuple[str, ...]:
         known = inspect.signature(PRESETS[method]).parameters.values()
         keyword = [p.name for p in known if p.kind is p.KEYWORD_ONLY]
         return tuple(keyword)
-    if method in (*NAMES, *YARDSTICKS):
-        maker, fixed = find_maker(method)
-        return tuple(name for name in parameters_of(maker) if name not in fixed)
+    if method not in ALGORITHMS and is_registered(method):
+        fields = (
+            name
+            for maker, fixed in find_parts(method)
+            for name in parameters_of(maker)
+            if name not in fixed
+        )
+        return tuple(dict.fromkeys(fields))
     names = parameters_of(_class(method, where))
     if method == "HewControl":
         bounds = tuple(f.name for f in dataclasses.fields(ProblemBounds))
@@ -399,11 +491,11 @@ def _algorithm(
             ]
             for name in required:
                 if name not in options:
-                    raise invalid(path(where, name), "given", "nothing")
+                    wanted = f"given: {HINTS[name]}" if name in HINTS else "given"
+                    raise invalid(path(where, name), wanted, "nothing")
             numbers = {k: float(v) for k, v in options.items() if type(v) is int}
             return preset(**options | numbers, **work)
-    maker, fixed = find_maker(method)
-    rule: Aggregator = from_table(maker, fixed | options, where)
+    rule = assemble(method, options, lambda cls, own: from_table(cls, own, where))
     return Method(from_table(LocalSGD, work, where), rule)
 
 
@@ -486,11 +578,10 @@ def _own_method(
         for name, value in local.items():
             text = "left out: the method plans the local work itself"
             raise invalid(path(where, name), text, value)
-    shown_rule = rule.aggregator if isinstance(rule, Method) else rule
-    if getattr(type(shown_rule), "__repr__", None) is object.__repr__:
-        # A checkpoint knows its method by this text, and the address of an object in
-        # memory would be another one when the run goes on.
-        wanted = "one that shows its hyper-parameters by `repr`, such as a dataclass"
-        raise invalid(path(where, "method"), wanted, format_value(shown_rule))
+    aggregator = rule.aggregator if isinstance(rule, Method) else rule
+    if getattr(type(aggregator), "decide", None) is Aggregator.decide:
+        got = f"{format_value(aggregator)}, which has no `decide`"
+        raise invalid(path(where, "method"), "an aggregator with `decide`", got)
+    check_repr(aggregator, path(where, "method"))
     algorithm: Algorithm[Any] = rule
     return algorithm

@@ -40,7 +40,7 @@ from hewfl.experiments.run_folder import (
     open_folder,
     remove_leftovers,
     verify,
-    write_checksums,
+    write_folder_checksums,
 )
 from hewfl.experiments.spec import (
     Spec,
@@ -158,13 +158,13 @@ def run_all(
     Raises:
         DataError: another process works on one of the runs.
     """
-    left = [folder for folder in folders if not folder.is_whole]
     for folder in folders:
+        verify(folder.path, remakes="results" if folder.given is None else "all")
         if folder.is_whole:
             remove_leftovers(folder.path)
-        verify(folder.path, [name for name in folder.wanted if folder.has(name)])
+    left = [folder for folder in folders if not folder.is_whole]
     for folder in left:
-        load_user_code(folder.spec)
+        prepare_code(folder)
     with lock_runs(left), Processes(jobs) as here:
         todo = [folder for folder in left if not folder.is_whole]
         watch = Stopwatch()
@@ -200,12 +200,28 @@ def tune_all(
         DataError: another process works on one of the runs.
     """
     todo = [folder for folder in folders if is_untuned(folder)]
+    for folder in folders:
+        if folder not in todo:
+            remove_leftovers(folder.path)
     for folder in todo:
-        load_user_code(folder.spec)
+        prepare_code(folder)
     with lock_runs(todo), Processes(jobs) as here:
         tune_runs(folders, cluster or here, progress)
         for folder in todo:
             check_user_files(folder.path, folder.spec)
+
+
+def prepare_code(folder: Folder) -> None:
+    """Check and load the user's own files, if there is anything left to compute.
+
+    Raises:
+        DataError: data or code have changed since the run began.
+        InvalidInputError: the code cannot be loaded, or does not fit its field.
+    """
+    if folder.has_results:
+        return
+    check_user_files(folder.path, folder.spec, has_source=folder.given is not None)
+    load_user_code(folder.given or folder.spec)
 
 
 def finish(folder: Folder) -> None:
@@ -221,7 +237,7 @@ def finish(folder: Folder) -> None:
     (folder.path / CHECKSUMS).unlink(missing_ok=True)
     write_json(folder.path / "summary.json", summarise(folder.results))
     if not folder.spec.is_record:
-        write_checksums(folder.path, folder.wanted)
+        write_folder_checksums(folder)
 
 
 def finish_in_worker(folder: Folder, on_step: Callable[[int], None]) -> None:

@@ -6,9 +6,9 @@
     folder/trials/           scores of single trials, until the choice is made
     folder/seed-0/           trace.jsonl, checkpoint and constants.json of a seed
     folder/summary.json      final values, comparisons, weights
-    folder/checksums.json    of all of the above, once the run is finished
     folder/data.json         checksum of the user's own data file
-    folder/code.json         checksums of the user's own code, and `code/`, a copy of it
+    folder/code.json         checksums of `code/`, the copy of the user's own code
+    folder/checksums.json    of all of the above, once the run is finished
     folder/times.json        seconds, versions and the machine
 
 A run that is killed at any instant and resumed leaves the same bytes in all files but
@@ -27,29 +27,31 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Literal, final
 
-from hewfl.core.atomic import read_json, write_json, write_text
+from hewfl.core.atomic import read_checksums, read_json, write_checksums, write_text
 from hewfl.data import CATALOGUE
 from hewfl.data.paths import file_sha256
 from hewfl.errors import DataError, HewError, InvalidInputError
 from hewfl.experiments.candidates import Choice, read_choices
 from hewfl.experiments.results import Results, count_records, read_results
+from hewfl.experiments.spec import CODE as CODE_FOLDER
 from hewfl.experiments.spec import (
     Spec,
     is_record,
     read_toml,
     spec_from_table,
+    with_code_in,
     write_spec,
 )
 from hewfl.experiments.summary import summarise
 from hewfl.experiments.user_code import (
     CODE,
     DATA,
-    check_user_files,
+    check_sources,
     record_user_files,
     resolve_data,
     user_code_names,
@@ -60,6 +62,8 @@ CHECKSUMS = "checksums.json"
 """sha256 of each result file, by its name; written last."""
 PARTIAL = ".*.partial"
 """Pattern of files that are being written (`hewfl.core.atomic`)."""
+_NOT_COMPUTED = ("summary.json", DATA, CODE)
+"""Results that are made without the user's own code."""
 LOCK, HOLDER = ".lock", ".holder"
 """The operating system locks the first file and releases it when the process ends,
 however it ends. The second names the holder."""
@@ -74,6 +78,9 @@ class Folder:
 
     path: Path
     spec: Spec
+    given: Spec | None = field(default=None, compare=False)
+    """The spec with its code where the user has it; None for a run opened by its
+    folder, which has a copy."""
 
     @property
     def tuned(self) -> Spec | None:
@@ -84,7 +91,7 @@ class Folder:
         if not file.exists():
             return None
         try:
-            return spec_from_table(read_toml(file))
+            return spec_from_table(read_toml(file), self.path)
         except HewError as error:
             again = f"delete it, then resume {self.path}"
             raise DataError(f"{file} is damaged: {error}; {again}") from error
@@ -106,7 +113,17 @@ class Folder:
             for seed in self.spec.seeds
             for name in ("trace.jsonl", "constants.json")
         )
-        return ("spec.toml", *chosen, *of_seeds, "summary.json")
+        return ("spec.toml", *chosen, *of_seeds, "summary.json", *self.user_files)
+
+    @property
+    def user_files(self) -> tuple[str, ...]:
+        """Names of the files about the user's own data and code."""
+        if self.spec.is_record:
+            return ()
+        data = () if self.spec.data.name in CATALOGUE else (DATA,)
+        if not user_code_names(self.spec):
+            return data
+        return (*data, CODE, *read_checksums(self.path / CODE))
 
     @property
     def is_done(self) -> bool:
@@ -122,12 +139,14 @@ class Folder:
     @property
     def is_whole(self) -> bool:
         """Whether no file is left to write."""
-        also = [CHECKSUMS, "times.json"]
-        also += [DATA] if self.spec.data.name not in CATALOGUE else []
-        also += [CODE] if user_code_names(self.spec) else []
         if self.spec.is_record:
             return self.is_done
-        return self.is_done and all(map(self.has, also))
+        return self.is_done and self.has(CHECKSUMS) and self.has("times.json")
+
+    @property
+    def has_results(self) -> bool:
+        """Whether tuning and all seeds are done: no code is needed any more."""
+        return all(self.has(name) for name in self.wanted if name not in _NOT_COMPUTED)
 
     @property
     def results(self) -> Results:
@@ -182,38 +201,35 @@ def folder_for(spec: Spec, runs_dir: Path) -> Folder:
     spec = resolve_data(spec)
     path = runs_dir / f"{spec.name}-{spec.digest}"
     if not (path / "spec.toml").exists():
-        return Folder(path, spec)
+        return Folder(path, with_code_in(spec, path), spec)
     folder = open_folder(path)
     if folder.spec.digest != spec.digest:
         raise DataError(f"{path} holds another spec")
-    check_user_files(path, folder.spec)
-    return folder
+    check_sources(path, spec)
+    return replace(folder, given=spec)
 
 
 def open_folder(path: Path) -> Folder:
     """Open an existing run, begun or done.
 
     Raises:
-        DataError: there is none, its spec is not valid (as one of another version of
-            hewfl), or the user's own data file has changed since.
+        DataError: there is none, or its spec is not valid (as one of another version
+            of hewfl).
     """
     if not (path / "spec.toml").exists():
         raise DataError(f"{path} is not a run: it has no spec.toml")
     try:
-        folder = Folder(path, _read_folder_spec(path))
+        return Folder(path, _read_folder_spec(path))
     except InvalidInputError as error:
         text = f"the run {path} cannot be read, it may be of another version of hewfl"
         raise DataError(f"{text}: {error}") from error
-    if not folder.is_done:
-        check_user_files(path, folder.spec)
-    return folder
 
 
 def _read_folder_spec(folder: Path) -> Spec:
     """The spec of a run; seeds and rounds of a real job are counted if absent."""
     table = read_toml(folder / "spec.toml")
     if not is_record(table):
-        return spec_from_table(table)
+        return spec_from_table(table, folder)
     names = [file.parent.name for file in folder.glob("seed-*/trace.jsonl")]
     numbers = [name.removeprefix("seed-") for name in names]
     seeds = sorted(int(number) for number in numbers if number.isdecimal())
@@ -275,7 +291,9 @@ def _lock_run(folder: Folder) -> Iterator[None]:
     with lock(folder.path):
         is_new = not (folder.path / "spec.toml").exists()
         try:
-            record_user_files(folder.path, folder.spec)
+            absent = [name for name in (DATA, CODE) if not folder.has(name)]
+            record_user_files(folder.path, folder.given or folder.spec)
+            _check_remade(folder, absent)
             if is_new:  # last of all: a folder with a spec is a run
                 write_text(folder.path / "spec.toml", write_spec(folder.spec))
             yield
@@ -283,6 +301,17 @@ def _lock_run(folder: Folder) -> Iterator[None]:
             if is_new and not is_begun(folder):
                 _remove_start(folder)
             raise
+
+
+def _check_remade(folder: Folder, names: Sequence[str]) -> None:
+    """Require that tables of checksums that were made again are as they were."""
+    known = read_checksums(folder.path / CHECKSUMS)
+    for name in names:
+        file = folder.path / name
+        if name in known and file_sha256(file) != known[name]:
+            file.unlink()
+            text = "data or code have changed since the run was finished"
+            raise DataError(f"{file} cannot be made again: {text}")
 
 
 def is_begun(folder: Folder) -> bool:
@@ -297,7 +326,7 @@ def _remove_start(folder: Folder) -> None:
         (folder.path / name).unlink(missing_ok=True)
     for place in (
         folder.trials,
-        folder.path / "code",
+        folder.path / CODE_FOLDER,
         *map(folder.of_seed, folder.spec.seeds),
     ):
         shutil.rmtree(place, ignore_errors=True)
@@ -338,12 +367,17 @@ def lock(folder: Path) -> Iterator[None]:
     finally:
         # The files are removed before the release: after it they might belong to the
         # next holder. A process that waits for the removed file tries again.
-        for name in (HOLDER, LOCK):
-            with contextlib.suppress(OSError):  # Windows keeps open files
-                (folder / name).unlink()
+        _remove_lock_files(folder)
         file.release()
         with contextlib.suppress(OSError):  # not empty, as a rule
             folder.rmdir()
+
+
+def _remove_lock_files(folder: Path) -> None:
+    """Remove the files of a lock that this process holds."""
+    for name in (HOLDER, LOCK):
+        with contextlib.suppress(OSError):  # Windows keeps open files
+            (folder / name).unlink()
 
 
 def holder_of(folder: Path) -> str | None:
@@ -354,6 +388,9 @@ def holder_of(folder: Path) -> str | None:
 
     try:
         with FileLock(folder / LOCK, timeout=0, fallback_to_soft=False):
+            # Of a process that was killed; or it has just ended, and the line above
+            # made the file again.
+            _remove_lock_files(folder)
             return None
     except Timeout:
         with contextlib.suppress(OSError):
@@ -372,31 +409,45 @@ def remove_leftovers(folder: Path) -> None:
             pass
 
 
-def write_checksums(folder: Path, names: Sequence[str]) -> None:
-    """Write the checksums of some files of a run."""
-    write_json(folder / CHECKSUMS, {name: file_sha256(folder / name) for name in names})
+def write_folder_checksums(folder: Folder) -> None:
+    """Write the checksums of the results of a run."""
+    names = dict.fromkeys(folder.wanted)
+    sums = {name: file_sha256(folder.path / name) for name in names}
+    write_checksums(folder.path / CHECKSUMS, sums)
 
 
-def verify(folder: Path, names: Sequence[str] | None = None) -> None:
+def verify(
+    folder: Path,
+    names: Sequence[str] | None = None,
+    *,
+    remakes: Literal["nothing", "results", "all"] = "nothing",
+) -> None:
     """Compare files of a finished run, all by default, with their checksums.
 
     An unfinished run has none yet.
 
+    Args:
+        folder: of the run.
+        names: of the files.
+        remakes: files that may be missing, as they are made again: "all" where the
+            user's own code is there, "results" where the folder has the only copy.
+
     Raises:
         DataError: a file has changed since the run was finished, or is missing; the
-            text says what to do.
+            text says what to do. Or the table of checksums is damaged.
     """
-    known = read_json(folder / CHECKSUMS, missing=True)
-    if known is None:
-        return
-    if not isinstance(known, dict):
-        raise DataError(f"{folder / CHECKSUMS} is damaged: it is no table; delete it")
+    known = read_checksums(folder / CHECKSUMS)
     for name in known if names is None else names:
         file = folder / name
+        is_kept = name == "spec.toml" or name.startswith(f"{CODE_FOLDER}/")
         if not file.exists():
-            raise DataError(f"{file} is missing: resume {folder}")
+            if remakes == "all" or (remakes == "results" and not is_kept):
+                continue
+            again = f"put it back or run its spec again; {folder} cannot make it"
+            text = again if is_kept else f"resume {folder}"
+            raise DataError(f"{file} is missing: {text}")
         if name in known and file_sha256(file) != known[name]:
-            again = "put the old one back" if name == "spec.toml" else "delete it"
+            again = "put the old one back" if is_kept else "delete it"
             text = "has changed since the run was finished: its checksum does not match"
             raise DataError(f"{file} {text}; {again}, then resume {folder}")
 

@@ -14,16 +14,18 @@ import json
 import re
 import textwrap
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, final
 
-from hewfl.core.plugins import absolute_name
-from hewfl.core.toml_records import from_table, to_table, write_toml
+from hewfl.aggregators import PREAGGREGATIONS
+from hewfl.core.plugins import absolute_name, is_file
+from hewfl.core.toml_records import from_table, path, to_table, write_toml
 from hewfl.core.validation import check_fields, invalid
 from hewfl.data.partition import GROUP as PARTITIONS_GROUP
 from hewfl.errors import DataError, InvalidInputError
+from hewfl.experiments.method_spec import GROUP as METHODS_GROUP
 from hewfl.experiments.method_spec import (
     SERVER_STEP,
     MethodSpec,
@@ -33,6 +35,7 @@ from hewfl.experiments.method_spec import (
     text_field,
 )
 from hewfl.experiments.spec_sections import (
+    FAULTS_GROUP,
     LOCAL_STEPS_GROUP,
     MODELS_GROUP,
     PARTICIPATION_GROUP,
@@ -68,15 +71,24 @@ RENAMED = {
 }
 """Old keys of a spec and the keys to write instead; an old key is refused."""
 
+CODE = "code"
+"""Folder of a run for the copy of the user's own code."""
+LARGEST_SPEC = 4_000_000
+"""Bytes of a spec that are read: some files, such as /dev/zero, have no end."""
+
 USER_CODE = {
-    ("clients", "local_steps"): LOCAL_STEPS_GROUP,
-    ("clients", "participation"): PARTICIPATION_GROUP,
-    ("clients", "partition"): PARTITIONS_GROUP,
-    ("problem", "model"): MODELS_GROUP,
-    ("problem", "factory"): PROBLEMS_GROUP,
+    "methods[].method": METHODS_GROUP,
+    "clients.local_steps": LOCAL_STEPS_GROUP,
+    "clients.participation": PARTICIPATION_GROUP,
+    "clients.partition": PARTITIONS_GROUP,
+    "clients.scenario.faults[]": FAULTS_GROUP,
+    "problem.model": MODELS_GROUP,
+    "problem.factory": PROBLEMS_GROUP,
 }
-"""Fields, besides the methods, that may name the user's own code, and the group of
-entry points that may provide it."""
+"""Fields that may name the user's own code, by itself or as the `kind` of a table, and
+the group of entry points that may provide it."""
+ChangeName = Callable[[Any, str, str], Any]
+"""A function of a name of code, its field and its group that gives the new name."""
 
 
 @final
@@ -164,7 +176,7 @@ class Spec:
     @property
     def digest(self) -> str:
         """Eight letters that identify all fields."""
-        text = json.dumps(spec_table(self), sort_keys=True)
+        text = json.dumps(portable_table(self), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
@@ -183,8 +195,9 @@ def spec_from_table(table: Mapping[str, Any], folder: Path | None = None) -> Spe
         InvalidInputError: naming the field, the rule and the value.
     """
     refuse_old_keys(table)
-    if folder is not None:
-        table = _with_paths(table, folder)
+    if folder is not None and not is_record(table):
+        place = folder
+        table = map_code(table, lambda name, _, __: absolute_name(name, place))
     rest = {key: value for key, value in table.items() if key != "methods"}
     listed = table.get("methods", [])
     if not isinstance(listed, list):
@@ -204,26 +217,64 @@ def refuse_old_keys(table: Mapping[str, Any]) -> None:
             raise InvalidInputError(f"`{old}` is now called `{new}`")
 
 
-def _with_paths(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """The table with absolute paths of the user's own code; nothing is validated."""
-    new = dict(table)
-    for section, name in USER_CODE:
-        inner = new.get(section)
-        if not isinstance(inner, Mapping) or name not in inner:
-            continue
-        value = inner[name]
-        if isinstance(value, Mapping):
-            value = {**value, "kind": absolute_name(value.get("kind"), folder)}
-        new[section] = {**inner, name: absolute_name(value, folder)}
-    listed = new.get("methods")
-    if isinstance(listed, list):
-        new["methods"] = [
-            {**m, "method": absolute_name(m.get("method"), folder)}
-            if isinstance(m, Mapping)
-            else m
-            for m in listed
+def map_code(table: Mapping[str, Any], change: ChangeName) -> dict[str, Any]:
+    """The table with every name that may be of user code changed; none is validated."""
+    new: Any = table
+    for field_, group in USER_CODE.items():
+        keys = field_.replace("[]", ".[]").split(".")
+        new = _map_names(new, keys, "", group, change)
+    return dict(new)
+
+
+def _map_names(
+    value: Any, keys: Sequence[str], where: str, group: str, change: ChangeName
+) -> Any:
+    if not keys:
+        if not isinstance(value, Mapping):
+            return change(value, where, group)
+        keys = ("kind",)
+    first, *rest = keys
+    if first == "[]" and isinstance(value, list | tuple):
+        return [
+            _map_names(each, rest, f"{where}[{k}]", group, change)
+            for k, each in enumerate(value)
         ]
-    return new
+    if not isinstance(value, Mapping) or first not in value:
+        return value
+    inner = _map_names(value[first], rest, path(where, first), group, change)
+    return {**value, first: inner}
+
+
+def portable_table(spec: Spec) -> dict[str, Any]:
+    """The table of a spec, with its files of code as a run folder names them.
+
+    Files of one folder stay together: those of the first are in `code`, of the second
+    in `code/2`. The same spec has the same table on every machine.
+    """
+    folders: dict[str, str] = {}
+
+    def change(name: Any, _: str, __: str) -> Any:
+        if not isinstance(name, str) or not is_file(name):
+            return name
+        module, _, inside = name.rpartition(":")
+        return f"{code_folder(folders, Path(module))}/{Path(module).name}:{inside}"
+
+    table = spec_table(spec)
+    return table if spec.is_record else map_code(table, change)
+
+
+def code_folder(folders: dict[str, str], file: Path) -> str:
+    """The folder of a run for the code of a file, entered in a table of them."""
+    count = len(folders) + 1
+    return folders.setdefault(
+        str(file.parent), CODE if count == 1 else f"{CODE}/{count}"
+    )
+
+
+def with_code_in(spec: Spec, folder: Path) -> Spec:
+    """The spec with its files of code in a run folder."""
+    table = portable_table(spec)
+    return spec if table == spec_table(spec) else spec_from_table(table, folder)
 
 
 def is_record(table: Mapping[str, Any]) -> bool:
@@ -235,11 +286,17 @@ def is_record(table: Mapping[str, Any]) -> bool:
 def read_toml(file: Path) -> dict[str, Any]:
     """Read the TOML file of a spec."""
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        with file.open("rb") as stream:
+            content = stream.read(LARGEST_SPEC + 1)
     except OSError as error:
         text = f"cannot read the spec {file}: {error.strerror or error}"
         raise DataError(text) from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    if len(content) > LARGEST_SPEC:
+        text = f"has more than {LARGEST_SPEC / 1e6:g} MB"
+        raise DataError(f"the spec {file} is not TOML: it {text}")
+    try:
+        return tomllib.loads(content.decode("utf-8").replace("\r\n", "\n"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DataError(f"the spec {file} is not TOML: {error}") from error
 
 
@@ -267,8 +324,8 @@ def spec_table(spec: Spec) -> dict[str, Any]:
 
 
 def write_spec(spec: Spec) -> str:
-    """The spec as TOML text, with all defaults."""
-    table = spec_table(spec)
+    """The spec as TOML text, with all defaults and portable names of code."""
+    table = portable_table(spec)
     # tomli-w writes a list of short tables in brackets, one line each. Users add
     # methods by [[methods]] tables, so each method is written by itself.
     methods = [
@@ -293,25 +350,25 @@ def with_overrides(table: dict[str, Any], overrides: Sequence[str]) -> dict[str,
     """
     new = dict(table)
     for override in overrides:
-        path, sign, text = override.partition("=")
-        if not sign or not path.strip():
+        key, sign, text = override.partition("=")
+        if not sign or not key.strip():
             raise invalid("--set", "of the form field=value", repr(override))
-        if re.match(r"methods[.\[]", path.strip()):
+        if re.match(r"methods[.\[]", key.strip()):
             text = "`--set` cannot change [[methods]]; edit the file"
             raise InvalidInputError(text)
-        new = _replace_field(new, path.strip().split("."), _parse_value(text.strip()))
+        new = _replace_field(new, key.strip().split("."), _parse_value(text.strip()))
     return new
 
 
 def _replace_field(
-    table: dict[str, Any], path: Sequence[str], value: Any
+    table: dict[str, Any], keys: Sequence[str], value: Any
 ) -> dict[str, Any]:
-    first, *rest = path
+    first, *rest = keys
     if not rest:
         return table | {first: value}
     inner = table.get(first, {})
     if not isinstance(inner, dict):
-        raise invalid("--set", f"a field of a table; `{first}` is none", ".".join(path))
+        raise invalid("--set", f"a field of a table; `{first}` is none", ".".join(keys))
     return table | {first: _replace_field(inner, rest, value)}
 
 
@@ -325,8 +382,10 @@ def _parse_value(text: str) -> Any:
 SECTIONS = {f.name: f.type for f in dataclasses.fields(Spec) if is_dataclass(f.type)}
 METHODS_HELP = (
     f"What is compared. A method is one of {', '.join(METHODS)}; `hewfl methods NAME` "
-    "lists its fields. Besides its hyper-parameters a table has local work, by exactly "
-    "one of learning_rate, step_scale (units of 1/L), total and amplitude (units of "
+    f"lists its fields. Before an aggregator may be {', '.join(PREAGGREGATIONS)}, as "
+    'in "clip+nnm+geometric-median"; a field is given to all parts that have it. '
+    "Besides its hyper-parameters a table has local work, by exactly one of "
+    "learning_rate, step_scale (units of 1/L), total and amplitude (units of "
     f"1/L), and the server step: {', '.join(SERVER_STEP)}. Lists in [methods.grid] are "
     'searched by tuning. A method of your own is method = "my_rules:Krum", from '
     "my_rules.py beside this file."

@@ -1,13 +1,20 @@
 """The sections of a spec: data, problem, clients and tuning, each validated."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated, Any, Literal, final
+from typing import Annotated, Any, Literal, final, get_args
 
 import numpy as np
 
-from hewfl.core.plugins import check_name, is_user_code, load, make
+from hewfl.core.plugins import (
+    check_name,
+    check_parts,
+    check_repr,
+    is_user_code,
+    load,
+    make,
+)
 from hewfl.core.toml_records import (
     check_names,
     from_list,
@@ -21,7 +28,6 @@ from hewfl.core.validation import (
     Nonnegative,
     Positive,
     check_fields,
-    format_value,
     invalid,
 )
 from hewfl.data.partition import GROUP, KINDS, PartitionSpec
@@ -41,6 +47,7 @@ from hewfl.federation import (
 )
 from hewfl.federation.attacks import (
     ConstantUpdates,
+    Fault,
     FlippedLabels,
     GrowingNoise,
     HiddenBatches,
@@ -49,10 +56,22 @@ from hewfl.federation.attacks import (
     ScaledUpdates,
     StaleUpdates,
 )
+from hewfl.federation.omniscient import (
+    ALIE,
+    IPM,
+    Alternating,
+    Drift,
+    Gaussian,
+    Mimic,
+    MinMax,
+    MinSum,
+    Sleeper,
+)
 
 MODELS_GROUP, PROBLEMS_GROUP = "hewfl.models", "hewfl.problems"
 LOCAL_STEPS_GROUP, PARTICIPATION_GROUP = "hewfl.local_steps", "hewfl.participation"
-"""Entry points by which installed packages offer models, problems and laws."""
+FAULTS_GROUP = "hewfl.faults"
+"""Entry points by which installed packages offer models, problems, laws and faults."""
 
 
 def _by_name(*laws: type[Any]) -> dict[str, type[Any]]:
@@ -68,7 +87,18 @@ PARTICIPATION = _by_name(
 FAULTS = _by_name(
     *(HiddenBatches, RandomLabels, FlippedLabels, ScaledUpdates, RandomUpdates),
     *(ConstantUpdates, StaleUpdates, GrowingNoise),
+    *(ALIE, IPM, Mimic, MinMax, MinSum, Gaussian, Drift, Sleeper, Alternating),
 )
+LITERATURE = {
+    "labelflipping": "FlippedLabels",
+    "signflipping": "ScaledUpdates with factor = -1.0",
+    "scaling": "ScaledUpdates",
+    "alittleisenough": "ALIE",
+    "innerproductmanipulation": "IPM",
+    "fallofempires": "IPM",
+    "noise": "Gaussian, or RandomUpdates",
+}
+"""Names of faults and attacks in the literature, and ours."""
 MODELS = ("softmax", "medium_cnn", "classifier_head")
 PARTITIONS = (*KINDS, "pool", "nodes")
 LARGEST = 2**31 - 1
@@ -250,7 +280,8 @@ class ClientsSpec:
             `kind` and its fields.
         scenario: faults and attacks of some clients, hidden from every rule: a table
             with `faults`, a list of tables with `kind` and its fields, and `objective`,
-            "honest" (the default) or "all". All clients are honest if absent.
+            "honest" (the default) or "all"; a fault may be your own, as kind =
+            "my_world:Pull". All clients are honest if absent.
     """
 
     n: Count = 20
@@ -275,7 +306,7 @@ class ClientsSpec:
             make_local_steps(self.local_steps)
         if not is_own_law(self.participation, PARTICIPATION_GROUP):
             make_participation(self.participation)
-        make_scenario(self.scenario)
+        read_scenario(self.scenario)
         # The record of a federation may list few of its nodes; natural clients are
         # counted later.
         if self.partition not in ("nodes", "natural"):
@@ -284,7 +315,7 @@ class ClientsSpec:
     def check_number(self) -> None:
         """Require laws that fit the number of clients, and one honest client."""
         with rename_errors({"faults": "clients.scenario.faults"}):
-            make_scenario(self.scenario).assign(0, np.ones(self.n, dtype=np.int64))
+            read_scenario(self.scenario).assign(0, np.ones(self.n, dtype=np.int64))
         steps, who = self.local_steps, self.participation
         check_sizes(
             1 if is_own_law(steps, LOCAL_STEPS_GROUP) else steps,
@@ -355,7 +386,20 @@ class TuneSpec:
 
 
 def make_scenario(given: Any) -> Scenario:
-    """The scenario of a spec: a table with a list of faults."""
+    """The scenario of a spec: a table with a list of faults; code is loaded."""
+    return _scenario(given, _fault)
+
+
+def read_scenario(given: Any) -> Scenario:
+    """The scenario of a spec, with a stand-in for each fault of the user's own.
+
+    Nothing is loaded. The stand-in has the share of the table, so that shares are
+    checked.
+    """
+    return _scenario(given, _read_fault)
+
+
+def _scenario(given: Any, make_fault: Callable[[Any, str], Any]) -> Scenario:
     where = "clients.scenario"
     if given is None:
         return Scenario()
@@ -365,7 +409,7 @@ def make_scenario(given: Any) -> Scenario:
     listed = given.get("faults", ())
     if not isinstance(listed, list | tuple) or not listed:
         raise invalid(f"{where}.faults", "a list of tables", repr(listed))
-    faults = [_fault(f, f"{where}.faults[{k}]") for k, f in enumerate(listed)]
+    faults = [make_fault(f, f"{where}.faults[{k}]") for k, f in enumerate(listed)]
     objective = given.get("objective", "honest")
     if objective not in ("honest", "all"):
         raise invalid(f"{where}.objective", "one of honest, all", repr(objective))
@@ -374,13 +418,46 @@ def make_scenario(given: Any) -> Scenario:
 
 
 def _fault(given: Any, where: str) -> Any:
-    """A fault of hewfl by its name; code of the user's own is not accepted."""
+    """A fault or an attack by its name, with its own fields; own code is loaded."""
+    given = _fault_table(given, where)
+    if given["kind"] in FAULTS:
+        return _known_fault(given, where, _fault)
+    return _own(given, where, FAULTS_GROUP, get_args(Fault), "a fault")
+
+
+def _read_fault(given: Any, where: str) -> Any:
+    """A fault of hewfl, or a stand-in with the share of a fault of the user's own."""
+    given = _fault_table(given, where)
+    if given["kind"] in FAULTS:
+        return _known_fault(given, where, _read_fault)
+    share = _law_fields(given, where).get("share", 0.0)
+    return from_table(IPM, {"share": share}, where)
+
+
+def _known_fault(
+    given: Mapping[str, Any], where: str, make_fault: Callable[[Any, str], Any]
+) -> Any:
+    """A fault of hewfl, with the attack that it is made of, if there is one."""
+    fields = _law_fields(given, where)
+    if "base" in fields:
+        fields["base"] = make_fault(fields["base"], f"{where}.base")
+    return from_table(FAULTS[given["kind"]], fields, where)
+
+
+def _fault_table(given: Any, where: str) -> Mapping[str, Any]:
+    """The table of a fault, with a known kind or the name of code."""
+    if not isinstance(given, Mapping):
+        given = {"kind": given} if is_user_code(given, FAULTS_GROUP) else given
     if not isinstance(given, Mapping):
         raise invalid(where, "a table", repr(given))
     kind = given.get("kind")
-    if kind not in tuple(FAULTS):
-        raise invalid(f"{where}.kind", one_of(tuple(FAULTS), kind), repr(kind))
-    return from_table(FAULTS[kind], _law_fields(given, where), where)
+    word = "".join(c for c in str(kind).lower() if c.isalpha())
+    ours = {name.lower(): name for name in FAULTS} | LITERATURE
+    if kind not in FAULTS and word in ours and not is_user_code(kind, FAULTS_GROUP):
+        hint = f" (did you mean {ours[word]}?)"
+        raise invalid(f"{where}.kind", one_of(tuple(FAULTS), ""), repr(kind) + hint)
+    check_name(kind, tuple(FAULTS), FAULTS_GROUP, f"{where}.kind")
+    return given
 
 
 def make_local_steps(given: Any) -> LocalSteps:
@@ -458,11 +535,22 @@ def _law(
     rest = _law_fields(given, where)
     if kind in known:
         return from_table(known[str(kind)], rest, where)
-    law = make(load(str(kind), group, f"{where}.kind"), rest, {}, where)
-    if not isinstance(law, kind_of):
-        rule = "a law with `draw`, or with `draw_after` for participation"
-        raise invalid(f"{where}.kind", rule, format_value(law))
-    return law
+    return _own(given, where, group, get_args(kind_of) or (kind_of,), "a law")
+
+
+def _own(
+    given: Mapping[str, Any],
+    where: str,
+    group: str,
+    contracts: Sequence[Any],
+    what: str,
+) -> Any:
+    """An object of the user's own, loaded, with all members of one of the contracts."""
+    code, place = str(given["kind"]), f"{where}.kind"
+    value = make(load(code, group, place), _law_fields(given, where), {}, where)
+    check_parts(value, contracts, place, what)
+    check_repr(value, place)
+    return value
 
 
 def _law_fields(given: Mapping[str, Any], where: str) -> dict[str, Any]:

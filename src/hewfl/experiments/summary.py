@@ -10,6 +10,7 @@ import numpy as np
 from hewfl.core.array_types import Float64
 from hewfl.core.validation import Array
 from hewfl.experiments.results import Results
+from hewfl.experiments.spec import portable_table
 from hewfl.experiments.statistics import compare_finals, final_values
 from hewfl.server.trace import AVERAGED, RoundRecord
 
@@ -56,7 +57,7 @@ def _method(results: Results, entry: int) -> dict[str, Any]:
     }
     return {
         "label": method.label,
-        "method": method.method,
+        "method": portable_table(results.spec)["methods"][entry]["method"],
         "parameters": dict(method.parameters),
         "final": final,
         "mass_by_horizon": mass,

@@ -1,18 +1,20 @@
 """The user's own files of a run: a data file, and code that the spec names.
 
-Their checksums are compared whenever a run is resumed: results of two versions of a
-rule under one name must not be mixed.
+A run has a copy of the code, which it executes: it can be read and resumed elsewhere.
+Checksums of the copy and of the data are compared whenever a run is resumed, and those
+of the code beside the spec whenever its spec is run: results of two versions of a rule
+under one name must not be mixed.
 """
 
-import shutil
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hewfl.core.atomic import read_json, write_json
-from hewfl.core.plugins import code_files, is_user_code, load
-from hewfl.core.toml_records import one_of
+import numpy as np
+
+from hewfl.core.atomic import read_checksums, write_bytes, write_checksums
+from hewfl.core.plugins import code_files, is_file, is_user_code, load
+from hewfl.core.toml_records import one_of, rename_errors
 from hewfl.core.validation import invalid
 from hewfl.data import CATALOGUE
 from hewfl.data import load as load_data
@@ -20,16 +22,21 @@ from hewfl.data.paths import file_sha256
 from hewfl.data.user_files import SUFFIXES
 from hewfl.errors import DataError
 from hewfl.experiments.method_spec import GROUP, check_method
-from hewfl.experiments.spec import USER_CODE, Spec
+from hewfl.experiments.spec import CODE as CODE_FOLDER
+from hewfl.experiments.spec import Spec, code_folder, map_code, spec_table
 from hewfl.experiments.spec_sections import (
+    FAULTS_GROUP,
     LOCAL_STEPS_GROUP,
     PARTICIPATION_GROUP,
     make_local_steps,
     make_participation,
+    make_scenario,
 )
 
 DATA, CODE = "data.json", "code.json"
 """Checksums of the data file and of the files of code, in a run's folder."""
+OF_DATA = "data file"
+"""What `DATA` calls its one file, whose path differs between machines."""
 
 
 def resolve_data(spec: Spec) -> Spec:
@@ -77,16 +84,16 @@ def data_digest(spec: Spec) -> str | None:
 
 def user_code_names(spec: Spec) -> dict[str, tuple[str, str]]:
     """The user's own code in a spec: by field, its name and group."""
-    if spec.is_record:
-        return {}
-    asked: dict[str, tuple[Any, str]] = {
-        f"methods[{k}].method": (m.method, GROUP) for k, m in enumerate(spec.methods)
-    }
-    for (section, name), group in USER_CODE.items():
-        given = getattr(getattr(spec, section), name)
-        kind = given.get("kind") if isinstance(given, Mapping) else given
-        asked[f"{section}.{name}"] = (kind, group)
-    return {field: code for field, code in asked.items() if is_user_code(*code)}
+    names: dict[str, tuple[str, str]] = {}
+
+    def note(name: Any, field: str, group: str) -> Any:
+        if is_user_code(name, group):
+            names[field] = name, group
+        return name
+
+    if not spec.is_record:
+        map_code(spec_table(spec), note)
+    return names
 
 
 def load_user_code(spec: Spec) -> None:
@@ -102,33 +109,95 @@ def load_user_code(spec: Spec) -> None:
             make_local_steps(spec.clients.local_steps)
         elif group == PARTICIPATION_GROUP:
             make_participation(spec.clients.participation)
+        elif group == FAULTS_GROUP:
+            with rename_errors({"faults": "clients.scenario.faults"}):
+                clients = np.ones(spec.clients.n, dtype=np.int64)
+                make_scenario(spec.clients.scenario).assign(0, clients)
         else:
             load(name, group, field)
 
 
+def code_places(spec: Spec) -> dict[str, Path]:
+    """The files of the user's own code, by their paths in a run folder."""
+    folders: dict[str, str] = {}
+    places: dict[str, Path] = {}
+    for name, group in user_code_names(spec).values():
+        files = code_files(name, group)
+        if not is_file(name):  # the copy shows what was run, and is not run itself
+            own_place = f"{CODE_FOLDER}/0/{name.partition(':')[0]}.py"
+            places |= dict.fromkeys([own_place], files[0]) if files else {}
+            continue
+        main = Path(name.rpartition(":")[0])
+        place = code_folder(folders, main)
+        for file in files:
+            places[f"{place}/{file.relative_to(main.parent).as_posix()}"] = file
+    return places
+
+
 def record_user_files(folder: Path, spec: Spec) -> None:
-    """Write the checksums of data and code if there are none, and copy the code."""
+    """Copy the code, and write the checksums of code and data, where there are none.
+
+    Args:
+        folder: of the run.
+        spec: with the names of the code beside the spec, or of the copy.
+    """
     digest = data_digest(spec)
     if digest is not None and not (folder / DATA).exists():
-        write_json(folder / DATA, {"sha256": digest})
-    names = user_code_names(spec).values()
-    files = sorted({file for name in names for file in code_files(*name)})
-    if files and not (folder / CODE).exists():
-        for file in files:
-            (folder / "code").mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(file, folder / "code" / file.name)
-        write_json(folder / CODE, {str(file): file_sha256(file) for file in files})
+        write_checksums(folder / DATA, {OF_DATA: digest})
+    places = code_places(spec)
+    for place, source in places.items():
+        if not (folder / place).exists():
+            write_bytes(folder / place, source.read_bytes())
+    if user_code_names(spec) and not (folder / CODE).exists():
+        digests = {place: file_sha256(folder / place) for place in sorted(places)}
+        write_checksums(folder / CODE, digests)
 
 
-def check_user_files(folder: Path, spec: Spec) -> None:
-    """Require the data and code with which a run began."""
-    known = read_json(folder / DATA, missing=True)
-    changed = [spec.data.name] if known and data_digest(spec) != known["sha256"] else []
-    code = read_json(folder / CODE, missing=True) or {}
-    for file, digest in code.items():
-        if not Path(file).is_file():
-            raise DataError(f"the file {file} of the run {folder} does not exist")
-        changed += [file] if file_sha256(Path(file)) != digest else []
-    if changed:
-        text = f"{changed[0]} has changed since the run {folder} began"
-        raise DataError(f"{text}; give the spec another name, or delete the run")
+def check_user_files(folder: Path, spec: Spec, *, has_source: bool = False) -> None:
+    """Require the data, and the copy of the code, with which a run began.
+
+    Args:
+        folder: of the run.
+        spec: of the run.
+        has_source: whether missing parts of the copy can be made again.
+
+    Raises:
+        DataError: one of them is missing or has changed; the text says what to do.
+    """
+    check_sources(folder, spec)
+    for place, digest in read_checksums(folder / CODE).items():
+        if not (folder / place).is_file():
+            if has_source:
+                continue
+            text = f"{folder / place} is missing: put it back, or run its spec again"
+            raise DataError(text)
+        if file_sha256(folder / place) != digest:
+            raise _changed(str(folder / place), folder)
+
+
+def check_sources(folder: Path, spec: Spec) -> None:
+    """Require the data of a run, and code as in its copy, if it has them yet.
+
+    Args:
+        folder: of the run.
+        spec: with the names of the code beside the spec, or of installed modules.
+
+    Raises:
+        DataError: a file has changed.
+    """
+    data = read_checksums(folder / DATA)
+    if data and data_digest(spec) != data.get(OF_DATA):
+        raise _changed(spec.data.name, folder)
+    known = read_checksums(folder / CODE)
+    for place, source in code_places(spec).items():
+        copy = folder / place
+        digest = file_sha256(copy) if copy.is_file() else known.get(place)
+        if digest is None and known:  # a file that was not imported before
+            raise _changed(str(source), folder)
+        if digest is not None and file_sha256(source) != digest:
+            raise _changed(str(source), folder)
+
+
+def _changed(file: str, folder: Path) -> DataError:
+    text = f"{file} has changed since the run {folder} began"
+    return DataError(f"{text}; give the spec another name, or delete the run")

@@ -3,8 +3,10 @@
 federation      the clients of each round
 local_steps     samplers of the local steps H_i
 participation   samplers of the clients of a round
-attacks         faults of clients: labels, updates, hidden batch sizes
-scenario        assignment of faults to clients
+attacks         oblivious faults of clients: labels, updates, hidden batch sizes
+adversary       the protocol of attacks that see everything
+omniscient      such attacks: ALIE, IPM, mimic, min-max, min-sum, drift, sleeper
+scenario        assignment of faults and attacks to clients
 rng             random streams
 """
 

@@ -1,6 +1,6 @@
 """A scenario: faulty clients, assigned by seed and hidden from every algorithm.
 
-    Scenario          the types of faults and their shares, part of a `Federation`
+    Scenario          the types of faults and attacks, part of a `Federation`
     FaultAssignment   the faulty clients of a run with a seed: simulator and trace only
 
 An algorithm sees displacements, the cohort and the plan. None of them shows which
@@ -22,7 +22,10 @@ from hewfl.core.validation import (
     check_fields,
     format_value,
     invalid,
+    nonnegative,
+    wholes,
 )
+from hewfl.federation.adversary import Attack, Remembering
 from hewfl.federation.attacks import (
     Fault,
     HiddenBatches,
@@ -69,10 +72,11 @@ class Labelled(Protocol):
 @final
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Faults of some of the clients.
+    """Faults and attacks of some of the clients.
 
     Attributes:
-        faults: each falls on clients of its own; none by default.
+        faults: each falls on clients of its own; none by default. Attacks act in this
+            order: each sees the updates that those before it send.
         objective: the clients whose mean loss is the objective: "honest", or "all"
             with wrong labels included.
 
@@ -80,7 +84,7 @@ class Scenario:
         InvalidInputError: a fault is of no known type, or no client is honest.
     """
 
-    faults: tuple[Fault, ...] = ()
+    faults: tuple[Fault | Attack, ...] = ()
     objective: Literal["honest", "all"] = "honest"
 
     def __post_init__(self) -> None:
@@ -88,8 +92,13 @@ class Scenario:
         if not isinstance(self.faults, tuple):
             raise invalid("faults", "a tuple of faults", format_value(self.faults))
         for fault in self.faults:
-            if isinstance(fault, type) or not isinstance(fault, Fault):
+            given: object = fault
+            if isinstance(given, type) or not isinstance(given, Fault | Attack):
                 rule = "faults such as RandomLabels(0.25)"
+                raise invalid("faults", rule, format_value(fault))
+            share = getattr(fault, "share", 0.0)
+            if nonnegative(f"the share of {type(fault).__name__}", share) >= 1:
+                rule = "of shares from 0 to below 1"
                 raise invalid("faults", rule, format_value(fault))
         if sum(isinstance(fault, HiddenBatches) for fault in self.faults) > 1:
             raise invalid("faults", "of one HiddenBatches at most", "two")
@@ -106,17 +115,21 @@ class Scenario:
             The faulty clients, and the true batch sizes.
 
         Raises:
-            InvalidInputError: no client is honest.
+            InvalidInputError: no client is honest, or a fault falls on no client.
         """
         n, first = len(batches), 0
         order = generator(seed, SCENARIO, _ASSIGNMENT).permutation(n)
-        faulty: dict[int, LabelFault | UpdateFault] = {}
+        faulty: dict[int, LabelFault | UpdateFault | Attack] = {}
         true = batches
         for fault in self.faults:
             if isinstance(fault, HiddenBatches):
                 true = fault.draw(n, generator(seed, SCENARIO, _BATCHES))
                 continue
             count = round(fault.share * n)
+            if count == 0 and fault.share > 0:
+                rule = f"on at least one of {n} clients, or of share 0"
+                got = f"{format_value(fault)}, which is on none"
+                raise invalid("faults", rule, got)
             if first + count >= n:
                 raise invalid("faults", f"such that one of {n} is honest", self.faults)
             chosen = order[first : first + count]
@@ -134,13 +147,13 @@ class FaultAssignment:
         scenario: of the run.
         seed: of the run.
         batches: true b_i.
-        faulty: faulty clients and their faults.
+        faulty: faulty clients and their faults or attacks.
     """
 
     scenario: Scenario
     seed: int
     batches: Int64[Ints, " n"]
-    faulty: Mapping[int, LabelFault | UpdateFault]
+    faulty: Mapping[int, LabelFault | UpdateFault | Attack]
 
     @property
     def honest(self) -> Int64[Ints, " h"]:
@@ -162,6 +175,30 @@ class FaultAssignment:
         return quality
 
     @property
+    def attacks(self) -> tuple[tuple[int, Attack, tuple[int, ...]], ...]:
+        """Attacks: place in the scenario, the attack, its clients, increasing."""
+        return tuple(
+            (k, fault, clients)
+            for k, fault in enumerate(self.scenario.faults)
+            if isinstance(fault, Attack)
+            and fault not in self.scenario.faults[:k]
+            and (clients := tuple(i for i, f in self.faulty.items() if f == fault))
+        )
+
+    @property
+    def attackers(self) -> tuple[int, ...]:
+        """Clients that attack, increasing."""
+        return tuple(sorted(i for _, _, clients in self.attacks for i in clients))
+
+    def first_memory(self, d: int) -> tuple[Any, ...]:
+        """The memory of each attack before the first round, None where it has none."""
+        n = len(self.batches)
+        return tuple(
+            attack.init(n, d) if isinstance(attack, Remembering) else None
+            for _, attack, _ in self.attacks
+        )
+
+    @property
     def stale(self) -> tuple[int, ...]:
         """Clients that send old updates again; the state remembers these updates."""
         faulty = self.faulty.items()
@@ -175,7 +212,7 @@ class FaultAssignment:
     @property
     def uncertified(self) -> str:
         """Why a certificate that assumes honest clients is void; empty if it is not."""
-        if self.corrupts:
+        if self.corrupts or self.attacks:
             return "some updates are not the clients' own"
         if len(self.evaluated_clients) < len(self.batches):
             return "the objective leaves out some clients"
@@ -184,10 +221,12 @@ class FaultAssignment:
         return ""
 
     def trace_fields(self) -> dict[str, tuple[int, ...]]:
-        """The scenario in the trace: faulty clients and hidden batch sizes, if any."""
+        """The scenario in the trace: who is faulty, who attacks, hidden batch sizes."""
         fields = {}
         if self.faulty:
             fields["faulty"] = tuple(sorted(self.faulty))
+        if self.attackers:
+            fields["attackers"] = self.attackers
         if any(isinstance(fault, HiddenBatches) for fault in self.scenario.faults):
             fields["batch_sizes"] = tuple(map(int, self.batches))
         return fields
@@ -212,7 +251,8 @@ class FaultAssignment:
         for i, fault in wrong.items():
             here = slice(spans[i][0], sum(spans[i]))
             rng = generator(self.seed, SCENARIO, _LABELS, i)
-            labels[here] = fault.relabel(labels[here], classes, rng)
+            wrong_labels = fault.relabel(labels[here].copy(), classes, rng)
+            labels[here] = _checked_labels(fault, wrong_labels, spans[i][1], classes)
         return problem.with_labels(labels)
 
     def corrupt(
@@ -236,7 +276,9 @@ class FaultAssignment:
                 continue
             client = generator(self.seed, SCENARIO, _CLIENT, t, i)
             common = generator(self.seed, SCENARIO, _COMMON)
-            rows = fault.corrupt(displacements[:, place], t, client, common)
+            honest = displacements[:, place]
+            answer = fault.corrupt(honest.copy(), t, client, common)
+            rows = _checked_rows(fault, answer, honest)
             if isinstance(fault, StaleUpdates) and after is not None:
                 k = self.stale.index(i)
                 old = after[:, k]
@@ -245,6 +287,30 @@ class FaultAssignment:
                 after[:, k] = rows
             sent[:, place] = rows
         return sent, after
+
+
+def _checked_labels(
+    fault: LabelFault, labels: Any, m: int, classes: int
+) -> Int64[Ints, " m"]:
+    """The labels of a faulty client, which must be classes of the problem."""
+    name = f"the labels of {type(fault).__name__}"
+    values = wholes(name, labels)
+    if values.shape != (m,) or values.max(initial=0) >= classes:
+        rule = f"{m} whole numbers below {classes}"
+        raise invalid(name, rule, format_value(labels))
+    return values.astype(np.int64)
+
+
+def _checked_rows(
+    fault: Any, rows: Any, honest: Float[Array, "entries d"]
+) -> Float[Array, "entries d"]:
+    """The updates of a faulty client, of the shape of the honest ones."""
+    values = np.asarray(rows)
+    if values.shape != honest.shape or values.dtype.kind not in "iuf":
+        rule = f"real numbers of shape {honest.shape}"
+        got = f"dtype {values.dtype}, shape {values.shape}"
+        raise invalid(f"the updates of {type(fault).__name__}", rule, got)
+    return values.astype(honest.dtype, copy=False)
 
 
 def _check_disjoint(spans: Mapping[int, tuple[int, int]], problem: Any) -> None:

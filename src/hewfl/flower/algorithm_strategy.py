@@ -39,7 +39,8 @@ class AlgorithmStrategy(HewStrategy):
         participation: law of participation; drawn from the seed and the round.
         wait_seconds: how long to wait for nodes; a round then goes on without them.
         **plain: as of `HewStrategy`. Before the first round the strategy waits for
-            `min_available_nodes`, by default the whole population.
+            `min_available_nodes`, by default the whole population; `max_share` is 1, so
+            that sizes count as in a simulation.
 
     Raises:
         InvalidInputError: the method cannot run on Flower.
@@ -60,6 +61,8 @@ class AlgorithmStrategy(HewStrategy):
         self.local_steps = local_steps
         self.participation = participation or fleet.FullParticipation()
         plain.setdefault("min_available_nodes", self.population)
+        plain.setdefault("max_share", 1.0)
+        plain["judge"] = "*"
         check_algorithm("algorithm", algorithm)
         super().__init__(aggregator=algorithm, **plain)
 
@@ -84,8 +87,11 @@ class AlgorithmStrategy(HewStrategy):
 
     # -------------------------------------------------------------- the start
 
-    def _empty_state(self, arrays: ArrayRecord, gradients: Any = None) -> ServerState:
+    def _empty_state(
+        self, arrays: ArrayRecord, gradients: Any = None, *, n: int = 1
+    ) -> ServerState:
         """The state before the first round, whose control variates change in place."""
+        del n  # the population is given
         rule, n = self.entry.algorithm, self.population
         anchor = to_float64(arrays)
         given = np.zeros((n, len(anchor))) if gradients is None else gradients
@@ -107,7 +113,7 @@ class AlgorithmStrategy(HewStrategy):
         replies = grid.send_and_receive(messages, timeout=self._timeout)
         self._clients = {c.node: i for i, c in clients.items()}
         updates, excluded = self._read(opened, replies)
-        updates, more = self._drop_implausible(updates)
+        updates, more = self._drop(updates)
         for exclusion in (*excluded, *more):
             log.warning("start: %s", exclusion)
         gradients = np.full((self.population, len(opened.x)), np.nan)

@@ -1,13 +1,15 @@
 """A model as Flower sends it, and as aggregators see it: one vector.
 
-Arrays of real numbers, in the record's order, make up the vector. Other arrays, such as
-the batch counters of a normalisation layer, are no parameters: they stay as they were.
-Flower carries each array in NumPy's file format; it is read without a copy, and written
-with one.
+Arrays of real numbers, in the record's order, make up the vector. Running statistics of
+normalisation layers are no parameters: they are recognised by name (`BUFFERS`), do not
+count in lengths and cosines, and take the median of the clients. Arrays of whole
+numbers, such as batch counters, stay as they were. Flower carries each array in NumPy's
+file format; it is read without a copy, and written with one.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import lru_cache
 from io import BytesIO
 from math import prod
@@ -20,6 +22,11 @@ from numpy.typing import NDArray
 from hewfl.core.array_types import Float
 from hewfl.core.validation import Array as Vector
 from hewfl.core.validation import invalid
+
+BUFFERS = ("*running_mean", "*running_var", "*moving_mean", "*moving_variance")
+"""Running statistics of PyTorch's and Keras' normalisation layers."""
+PARAMETERS = tuple(f"!{pattern}" for pattern in BUFFERS)
+"""What aggregators see by default: all arrays but these."""
 
 
 @final
@@ -65,19 +72,85 @@ class ArrayLayout:
         )
 
 
+NO_ARRAYS = ArrayLayout((), (), ())
+
+
 def layout_of(record: ArrayRecord) -> ArrayLayout:
-    """The layout of a model.
+    """The layout of a model, all of whose arrays of real numbers are parameters.
 
     Raises:
         InvalidInputError: the model has no array of real numbers.
     """
+    return split_layout(record, "*", "*")[0]
+
+
+def split_layout(
+    record: ArrayRecord, judge: str | Sequence[str], aggregate: str | Sequence[str]
+) -> tuple[ArrayLayout, ArrayLayout]:
+    """The layouts of the arrays that are judged, and of the other aggregated ones.
+
+    Args:
+        record: a model.
+        judge: patterns of the arrays that aggregators see.
+        aggregate: patterns of the arrays that are aggregated; the others stay as the
+            server has them.
+
+    Raises:
+        InvalidInputError: no array of real numbers is judged.
+    """
     arrays = {name: array_view(array) for name, array in record.items()}
-    real = {name: a for name, a in arrays.items() if a.dtype.kind == "f"}
-    if sum(a.size for a in real.values()) == 0:
+    real = {
+        name: a
+        for name, a in arrays.items()
+        if a.dtype.kind == "f" and is_matched(name, aggregate)
+    }
+    judged = {name: a for name, a in real.items() if is_matched(name, judge)}
+    if sum(a.size for a in judged.values()) == 0:
         kinds = sorted({str(a.dtype) for a in arrays.values()})
-        raise invalid("arrays", "a model with parameters of real numbers", kinds)
-    shapes = tuple(a.shape for a in real.values())
-    return ArrayLayout(tuple(real), shapes, tuple(str(a.dtype) for a in real.values()))
+        rule = "a model with parameters of real numbers"
+        raise invalid("arrays", rule, f"{list(arrays)} of {kinds}"[:120])
+    averaged = {name: a for name, a in real.items() if name not in judged}
+    return _layout(judged), _layout(averaged)
+
+
+def _layout(arrays: Mapping[str, NDArray[Any]]) -> ArrayLayout:
+    shapes = tuple(a.shape for a in arrays.values())
+    kinds = tuple(str(a.dtype) for a in arrays.values())
+    return ArrayLayout(tuple(arrays), shapes, kinds)
+
+
+def is_matched(name: str, patterns: str | Sequence[str]) -> bool:
+    """Whether a name matches a pattern, and none that begins with "!".
+
+    >>> is_matched("bn.running_mean", ("!*running_mean", "!*running_var"))
+    False
+    """
+    given = [patterns] if isinstance(patterns, str) else list(patterns)
+    out = [pattern[1:] for pattern in given if pattern.startswith("!")]
+    into = [pattern for pattern in given if not pattern.startswith("!")] or ["*"]
+    return any(fnmatchcase(name, p) for p in into) and not any(
+        fnmatchcase(name, p) for p in out
+    )
+
+
+def median_buffers(
+    layout: ArrayLayout, rows: Sequence[Sequence[NDArray[Any]]]
+) -> dict[str, Array]:
+    """The arrays that are not judged, after a round: the coordinate-wise median.
+
+    The aggregator's weights say nothing about them: a client with honest parameters may
+    send a variance of −1e30. Of two clients the median is the mean.
+
+    Args:
+        layout: of these arrays.
+        rows: of each client, its arrays as vectors.
+    """
+    arrays = {}
+    for k, (name, shape, _, kind) in enumerate(layout.parts()):
+        median = np.median(np.stack([row[k] for row in rows]), axis=0)
+        after = median.reshape(shape).astype(kind)
+        arrays[name] = Array(kind, shape, "numpy.ndarray", to_npy_bytes(after))
+    return arrays
 
 
 def to_vector(layout: ArrayLayout, record: Mapping[str, Array]) -> Float[Vector, " d"]:

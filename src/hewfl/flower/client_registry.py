@@ -9,12 +9,14 @@ replies.
 """
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
+import numpy as np
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
+from numpy.typing import NDArray
 
 from hewfl.core.validation import invalid
 from hewfl.errors import InvalidInputError
@@ -29,6 +31,7 @@ from hewfl.flower.messages import (
     read_count,
 )
 
+_NODES, _PARTITIONS, _COUNT = "clients:nodes", "clients:partitions", "clients:count"
 SECOND_CHANCE = 5.0
 """Seconds for nodes that did not introduce themselves in the full time; Flower looks
 for replies every three."""
@@ -113,10 +116,10 @@ class ClientRegistry:
         try:
             if reply.has_error():
                 raise invalid("the node", "one that replies", reply.error)
-            metrics, examples = metrics_and_size(reply.content, EXAMPLES)
+            metrics, _ = metrics_and_size(reply.content, EXAMPLES)
             client = read_count(metrics, PARTITION, least=0, most=self.population - 1)
             sizes = (
-                int(examples),
+                read_count(metrics, EXAMPLES),
                 read_count(metrics, BATCH),
                 read_count(metrics, STEPS),
             )
@@ -128,6 +131,76 @@ class ClientRegistry:
             text = "node %d claims partition %d as well; the earlier node is asked"
             log.warning(text, node, client)
         others.append(RegisteredNode(node, *sizes))
+
+
+@final
+class ClientNumbers:
+    """Numbers of the clients of stock apps, for aggregators that remember clients.
+
+    A client is its `partition-id` where its replies have one, else its node. A node
+    that reports the partition of a node that is no longer asked takes its number: it
+    was restarted. While both are asked, the earlier one keeps the number, so that a lie
+    displaces no node that is there. Who is who in an absence is for Flower's node
+    authentication.
+    """
+
+    def __init__(self) -> None:
+        self.nodes: dict[int, int] = {}
+        self.partitions: dict[int, int] = {}
+        self.count = 0
+
+    def register(
+        self, asked: Sequence[int], replied: Iterable[tuple[int, int | None]]
+    ) -> None:
+        """Number the nodes of a round: those that replied first, in their order.
+
+        Args:
+            asked: nodes.
+            replied: nodes and the partitions that they report.
+        """
+        present = set(asked)
+        for node, partition in replied:
+            if node not in self.nodes:
+                self.nodes[node] = self._number(partition, present)
+            if (
+                partition is not None
+                and self.nodes[node] not in self.partitions.values()
+            ):
+                self.partitions.setdefault(partition, self.nodes[node])
+        for node in sorted(present - self.nodes.keys()):
+            self.nodes[node] = self._new()
+
+    def _number(self, partition: int | None, present: set[int]) -> int:
+        """The number of a node that is new."""
+        number = None if partition is None else self.partitions.get(partition)
+        if number is None:
+            return self._new()
+        before = [node for node, i in self.nodes.items() if i == number]
+        if present.intersection(before):
+            log.warning(
+                "two nodes report partition %d; the earlier keeps it", partition
+            )
+            return self._new()
+        for node in before:
+            del self.nodes[node]
+        return number
+
+    def _new(self) -> int:
+        self.count += 1
+        return self.count - 1
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The numbers as arrays, for a checkpoint."""
+        nodes = np.array([*self.nodes.items()], dtype=np.uint64).reshape(-1, 2)
+        pairs = np.array([*self.partitions.items()], dtype=np.int64).reshape(-1, 2)
+        return {_NODES: nodes, _PARTITIONS: pairs, _COUNT: np.array(self.count)}
+
+    def restore(self, arrays: Mapping[str, Any]) -> None:
+        """Take over the numbers of a checkpoint."""
+        self.nodes = {int(node): int(i) for node, i in np.array(arrays[_NODES])}
+        pairs = np.array(arrays[_PARTITIONS])
+        self.partitions = {int(partition): int(i) for partition, i in pairs}
+        self.count = int(arrays[_COUNT])
 
 
 def _wait_for_nodes(grid: Grid, needed: int, seconds: float) -> list[int]:

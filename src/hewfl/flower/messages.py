@@ -51,8 +51,8 @@ def metrics_and_size(content: RecordDict, key: str) -> tuple[MetricRecord, float
     if len(records) != 1:
         raise invalid("the reply", "with one MetricRecord", len(records))
     size = records[0].get(key)
-    if not isinstance(size, int | float) or not 0 < size <= MAX_COUNT:
-        raise invalid(f'"{key}"', "a positive number up to 2^53", repr(size))
+    if not isinstance(size, int | float) or not 0 <= size <= MAX_COUNT:
+        raise invalid(f'"{key}"', "a number from 0 to 2^53", repr(size))
     return records[0], float(size)
 
 

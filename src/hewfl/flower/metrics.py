@@ -7,13 +7,14 @@ from math import isfinite
 from typing import Any
 
 import numpy as np
-from flwr.app import Message, MetricRecord
+from flwr.app import Message, MetricRecord, RecordDict
 
 from hewfl.core.algorithm import Demands
 from hewfl.core.round import Cohort
-from hewfl.core.validation import invalid
+from hewfl.core.validation import PerClient, invalid
 from hewfl.errors import InvalidInputError
 from hewfl.flower.messages import log, metrics_and_size
+from hewfl.flower.plausibility import implausible_metrics
 from hewfl.flower.replies import EXCLUSION_KINDS, Exclusion
 from hewfl.server.communication import (
     RoundCommunication,
@@ -41,10 +42,11 @@ def round_metrics(
         for kind in EXCLUSION_KINDS
     }
     note: dict[str, Any] = {"status": outcome.status}
-    if outcome.decision is not None:
+    if outcome.decision is not None or outcome.kind == "rejected":
         note = decision_fields(cohort, outcome.decision, outcome.status)
     out = tuple(sorted({e.client for e in excluded if e.client >= 0}))
-    observed = {**outcome.terms, **{k: float(v) for k, v in counts.items() if v}}
+    numbers = {**outcome.terms, **outcome.observed}
+    observed = {**numbers, **{k: float(v) for k, v in counts.items() if v}}
     about = {
         "round": cohort.round + 1,
         "accepted": int(outcome.decision is not None),
@@ -56,15 +58,17 @@ def round_metrics(
     }
     if has_steps:
         about["steps"] = list(note.get("horizons", ()))
-    metrics = MetricRecord({**means, **outcome.terms, **about, **counts})
+    metrics = MetricRecord({**means, **numbers, **about, **counts})
     return note | {"excluded": out, "observed": observed}, metrics
 
 
 def drop_unusable(replies: Iterable[Any], size_key: str) -> list[Any]:
     """Replies whose metrics can be averaged, and those that are errors.
 
-    A client without the weight, with a value that is not finite, or with other keys
-    than most clients is left out: Flower's functions would fail, or return NaN.
+    A client is left out whose weight is missing or zero, with a value that is not
+    finite or far above those of the others (`implausible_metrics`), or with other keys
+    or lists of other lengths than most clients: Flower's functions would raise, or
+    return what one client says.
     """
     errors, usable = [], []
     for reply in replies:
@@ -72,15 +76,62 @@ def drop_unusable(replies: Iterable[Any], size_key: str) -> list[Any]:
             errors.append(reply)  # Flower logs them
             continue
         try:
-            record, _ = metrics_and_size(reply.content, size_key)
-            values = np.concatenate([np.ravel(value) for value in record.values()])
-            if not np.isfinite(values.astype(np.float64)).all():
+            record, size = metrics_and_size(reply.content, size_key)
+            values = {k: np.asarray(v, np.float64) for k, v in record.items()}
+            if not all(np.isfinite(value).all() for value in values.values()):
                 raise invalid("metrics", "finite numbers", "one that is not finite")
-            usable.append((frozenset(record), reply))
         except InvalidInputError as error:
             log.warning("a client is not in the mean of the metrics: %s", error)
-    usual = Counter(keys for keys, _ in usable).most_common(1)
-    return errors + [reply for keys, reply in usable if keys == usual[0][0]]
+            continue
+        if size > 0:
+            values.pop(size_key)
+            usable.append((reply, values))
+    shapes = [
+        frozenset((k, v.shape) for k, v in values.items()) for _, values in usable
+    ]
+    usual = Counter(shapes).most_common(1)
+    alike = [
+        pair for pair, form in zip(usable, shapes, strict=True) if form == usual[0][0]
+    ]
+    if len(alike) < len(usable):
+        text = "%d clients are not in the mean of the metrics: their keys differ"
+        log.warning(text, len(usable) - len(alike))
+    kept = np.ones(len(alike), dtype=bool)
+    for key in alike[0][1] if alike else ():
+        column = np.array([np.abs(values[key]).max(initial=0) for _, values in alike])
+        far = implausible_metrics(column)
+        for k in np.flatnonzero(far):
+            text = 'a client is not in the mean of the metrics: its "%s" is %.3g'
+            log.warning(text, key, column[k])
+        kept &= ~far
+    return errors + [
+        reply for (reply, _), keep in zip(alike, kept, strict=True) if keep
+    ]
+
+
+def with_sizes(
+    contents: Sequence[RecordDict],
+    size_key: str,
+    sizes: PerClient,
+    counted: PerClient,
+) -> list[RecordDict]:
+    """Contents whose metrics are weighed by other sizes; the same where none differs.
+
+    Args:
+        contents: usable, as `drop_unusable` leaves them.
+        size_key: of the number that weighs a client.
+        sizes: as reported.
+        counted: in place of them.
+    """
+    weighed = []
+    for content, size, count in zip(contents, sizes, counted, strict=True):
+        if size == count:
+            weighed.append(content)
+            continue
+        ((name, record),) = content.metric_records.items()
+        metrics = MetricRecord({**record, size_key: float(count)})
+        weighed.append(RecordDict({**content, name: metrics}))
+    return weighed
 
 
 def finite_numbers(record: Mapping[str, Any] | None) -> dict[str, float]:

@@ -6,22 +6,25 @@ bounds around it hold against whatever the others send:
 
     ‖Δ_i‖ ≤ c · median_j ‖Δ_j‖            else the client is left out of the round
     ‖Δ_i‖/H_i ≤ 4 · median_j ‖Δ_j‖/H_j    likewise, where clients report their steps
-    m_i counts as at most 5 · median_j m_j
+    |v_i| ≤ max(1, median_j |v_j|) · 1,000    else out of the mean of a metric
 
 Every aggregator that averages then moves the model by at most c times the longest
-honest displacement.
+honest displacement. A data size is a claim that nothing can verify: it may be half of
+the truth or a lie. So its effect is bounded by a share of the whole,
+
+    m_i ≤ max_share · Σ_j m_j             larger sizes are lowered to this share
 """
 
 import numpy as np
 
-from hewfl.core.array_types import Float64, Int64
-from hewfl.core.validation import Array, Ints
+from hewfl.core.array_types import Bool, Float64, Int64
+from hewfl.core.validation import Array, Ints, Mask
 
 MAX_STEP_RATIO = 4.0
 """Of ‖Δ‖/H, over the median. Plain SGD with one step size moves by about a gradient in
 each step; a client that claims fewer steps than it took is above its neighbours."""
-MAX_SIZE_RATIO = 5.0
-"""Of a client's data size, over the median: it is a claim that nothing can verify."""
+MAX_METRIC_RATIO = 1000.0
+"""Of a reported metric, over the median of the round, and over one."""
 _SCALE = 2**40
 """What the largest size counts where sizes are not whole numbers."""
 
@@ -61,14 +64,45 @@ def implausible_lengths(
     return reasons
 
 
-def capped_sizes(sizes: Float64[Array, " s"]) -> Int64[Ints, " s"]:
-    """Data sizes as whole numbers, each at most 5 times the median.
+def implausible_metrics(values: Float64[Array, " s"]) -> Bool[Mask, " s"]:
+    """Which values of one metric are far above those of the other clients.
 
     Args:
-        sizes: positive, as clients report them. Where some are not whole (any positive
-            number may weigh a client) all are scaled.
+        values: finite, one for each client.
     """
-    m = np.minimum(sizes, MAX_SIZE_RATIO * lower_median(sizes))
-    if not (m == np.floor(m)).all() or m.max(initial=0) > _SCALE:
-        m = np.maximum(np.rint(m / m.max() * _SCALE), 1)
-    return m.astype(np.int64)
+    sizes = np.abs(values)
+    return sizes > MAX_METRIC_RATIO * max(1.0, lower_median(sizes))
+
+
+def cap_shares(sizes: Float64[Array, " s"], max_share: float) -> Float64[Array, " s"]:
+    """Sizes of which none is more than `max_share` of their sum: min(m_i, c).
+
+        c = max_share · Σ_j min(m_j, c)
+
+    Where max_share < 1/n there is no such c above zero, and all sizes are equal.
+
+    >>> cap_shares(np.array([10.0, 10.0, 1000.0]), 0.5).tolist()
+    [10.0, 10.0, 20.0]
+    """
+    n, largest = len(sizes), np.sort(sizes)[::-1]
+    if n == 0 or largest[0] <= max_share * largest.sum():
+        return sizes
+    for k in range(1, n):  # the k largest are lowered to c
+        room = 1 - k * max_share
+        if room <= 0:
+            break
+        c = max_share * float(largest[k:].sum()) / room
+        if c >= largest[k]:
+            return np.minimum(sizes, c)
+    return np.full(n, largest[-1])
+
+
+def whole_sizes(sizes: Float64[Array, " s"]) -> Int64[Ints, " s"]:
+    """Sizes as whole numbers of at least 1; scaled where some are not whole.
+
+    Args:
+        sizes: positive: any positive number may weigh a client.
+    """
+    if not (sizes == np.floor(sizes)).all() or sizes.max(initial=0) > _SCALE:
+        sizes = np.maximum(np.rint(sizes / sizes.max() * _SCALE), 1)
+    return sizes.astype(np.int64)

@@ -9,6 +9,8 @@ A reply is left out, and the reason kept, when it is
                  missing or out of range; a second reply
     not-finite   NaN or infinite entries
     implausible  a displacement far longer than those of the others
+    idle         the model that was sent, unchanged, while other clients moved; or a
+                 weight of zero
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,24 +24,30 @@ from flwr.app import ArrayRecord, Message, Metadata, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from hewfl.core.array_types import Float64
+from hewfl.core.array_types import Float64, Int64
 from hewfl.core.round import Cohort, LocalPlan, Round
-from hewfl.core.validation import Array, invalid
+from hewfl.core.validation import Array, Ints, invalid
 from hewfl.displacements.chunked import ChunkedDisplacements
 from hewfl.displacements.weighted_sum import inner_with_sum
 from hewfl.errors import InvalidInputError
-from hewfl.flower.arrays import ArrayLayout, flat_views, to_vector
+from hewfl.flower.arrays import NO_ARRAYS, ArrayLayout, flat_views, to_vector
 from hewfl.flower.messages import (
+    MAX_COUNT,
     MEAN_GRADIENT,
     PARTITION,
     STEPS_DONE,
     metrics_and_size,
     read_count,
 )
-from hewfl.flower.plausibility import capped_sizes, implausible_lengths
+from hewfl.flower.plausibility import (
+    cap_shares,
+    implausible_lengths,
+    whole_sizes,
+)
 
 EXCLUSION_KINDS = (
     *("error", "missing", "unknown", "malformed", "not-finite", "implausible"),
+    "idle",
 )
 _MIN_SQ_NORM = 1e-100
 """Squared lengths within this and its inverse; others are left to the Gram matrix."""
@@ -93,10 +101,11 @@ class OpenRound:
     Attributes:
         t: its number, from 1.
         arrays: the model that was sent; displacements are measured from it.
-        layout: of the model.
+        layout: of the arrays that aggregators see.
         grid: for the requests of a second phase.
         requests: what was sent.
         absent: clients that were drawn and are not connected.
+        buffers: of the arrays that take the median of the clients.
     """
 
     t: int
@@ -105,6 +114,7 @@ class OpenRound:
     grid: Grid
     requests: Sequence[Request]
     absent: Sequence[Exclusion] = ()
+    buffers: ArrayLayout = NO_ARRAYS
 
     @cached_property
     def x(self) -> NDArray[Any]:
@@ -126,6 +136,7 @@ class ClientUpdate:
         rows: the arrays of the endpoint y_i, each as a vector.
         mean_gradient: the arrays of the mean gradient, where it was sent.
         sq_norm: ‖Δ_i‖².
+        buffers: the arrays that are not judged, each as a vector.
     """
 
     request: Request
@@ -136,18 +147,24 @@ class ClientUpdate:
     rows: list[NDArray[Any]]
     mean_gradient: list[NDArray[Any]] | None
     sq_norm: float = inf
+    buffers: Sequence[NDArray[Any]] = ()
 
     @property
     def node(self) -> int:
         """Flower's id of the node."""
         return self.request.node
 
+    @property
+    def partition(self) -> int | None:
+        """The partition that the node reports, None without one."""
+        value = self.metrics.get(PARTITION)
+        is_whole = isinstance(value, int | float) and value == value // 1
+        return int(value) if is_whole and 0 <= value <= MAX_COUNT else None
+
     def sort_key(self, clients: Mapping[int, int]) -> tuple[float, float, int]:
         """Updates are taken in this order, whatever the order of arrival."""
-        partition = self.metrics.get(PARTITION)
-        is_number = isinstance(partition, int | float) and not isnan(partition)
-        last = float(partition) if is_number else inf
-        return float(clients.get(self.node, inf)), last, self.node
+        partition = inf if self.partition is None else float(self.partition)
+        return float(clients.get(self.node, inf)), partition, self.node
 
 
 def read_replies(
@@ -188,7 +205,7 @@ def read_replies(
     updates = []
     for update, square in zip(readable, _sq_norms(readable, opened.x), strict=True):
         suspects = [] if isfinite(square) else list(update.rows)
-        suspects += update.mean_gradient or []
+        suspects += [*(update.mean_gradient or []), *update.buffers]
         bad = sum(int((~np.isfinite(row)).sum()) for row in suspects)
         if bad:
             reason = f"{bad} entries are not finite"
@@ -225,6 +242,8 @@ def _read(
         if len(copies) > 1:
             raise invalid("the reply", "one", f"{len(copies)} answers")
         metrics, size = metrics_and_size(content, size_key)
+        if size == 0:
+            return exclude("idle", f'its "{size_key}" is 0')
         records = [r for k, r in content.array_records.items() if k != MEAN_GRADIENT]
         if len(records) != 1:
             raise invalid("the reply", "with one ArrayRecord", len(records))
@@ -232,11 +251,13 @@ def _read(
         if records[0].keys() != opened.arrays.keys():
             raise invalid("the reply", "of the arrays sent", f"{list(records[0])}"[:80])
         rows = flat_views(opened.layout, records[0])
+        buffers = flat_views(opened.buffers, records[0])
         if MEAN_GRADIENT in content.array_records:
             means = flat_views(opened.layout, content.array_records[MEAN_GRADIENT])
     except InvalidInputError as problem:
         return exclude("malformed", str(problem))
-    return ClientUpdate(request, content, metrics, size, steps, rows, means)
+    update = ClientUpdate(request, content, metrics, size, steps, rows, means)
+    return replace(update, buffers=buffers)
 
 
 def implausible_updates(
@@ -256,13 +277,42 @@ def implausible_updates(
     return implausible_lengths(lengths, max_norm_ratio, steps)
 
 
+def idle_updates(updates: Sequence[ClientUpdate]) -> dict[int, str]:
+    """The updates that are zero while others moved, where clients choose their work."""
+    if not any(update.sq_norm > 0 for update in updates):
+        return {}
+    return {
+        k: "it returned the model that was sent"
+        for k, update in enumerate(updates)
+        if update.sq_norm == 0 and update.request.steps is None
+    }
+
+
+def weighting_sizes(
+    updates: Sequence[ClientUpdate], max_share: float | None
+) -> Int64[Ints, " s"]:
+    """What the clients count as: their capped data sizes, or one each.
+
+    Args:
+        updates: of the round.
+        max_share: largest share of a client in the sum; None where all count alike.
+    """
+    if max_share is None:
+        return np.ones(len(updates), dtype=np.int64)
+    sizes = np.array([update.size for update in updates], dtype=np.float64)
+    return whole_sizes(cap_shares(sizes, max_share))
+
+
 def build_cohort(
-    updates: Sequence[ClientUpdate], clients: Sequence[int], n: int, t: int
+    updates: Sequence[ClientUpdate],
+    clients: Sequence[int],
+    n: int,
+    t: int,
+    sizes: Int64[Ints, " s"],
 ) -> Cohort:
     """The clients whose updates are used, of n clients, after t rounds."""
     batches = np.array([u.request.batch_size for u in updates], dtype=np.int64)
     steps = np.array([u.steps for u in updates], dtype=np.int64)
-    sizes = capped_sizes(np.array([u.size for u in updates], dtype=np.float64))
     return Cohort(np.array(clients, dtype=np.int64), steps, batches, sizes, n, t)
 
 

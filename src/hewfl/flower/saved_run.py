@@ -5,7 +5,7 @@ folder/seed-<seed>/     trace.jsonl and checkpoint (`hewfl.server.run_log`)
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, final
 
@@ -13,6 +13,8 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 
 from hewfl.errors import DataError
+from hewfl.flower.arrays import ArrayLayout
+from hewfl.flower.client_registry import ClientNumbers
 from hewfl.server.checkpoint import Checkpoint, flatten, load_checkpoint, unflatten
 from hewfl.server.run_log import RunLog, describe
 from hewfl.server.state import ServerState
@@ -78,6 +80,7 @@ class SavedRun:
         arrays: Mapping[str, Any],
     ) -> None:
         self._log = RunLog(path / f"seed-{seed}")
+        self._saved: Checkpoint | None = None
         # a method of a user's own may show its place in memory, which is another
         self._run: dict[str, Any] = {
             k: re.sub(r" at 0x[0-9a-f]+", "", repr(v)) for k, v in facts.items()
@@ -87,17 +90,41 @@ class SavedRun:
         method = {"method": type(rule).__name__, "label": rule.name}
         describe(path, path.name, method, seed=seed, rounds=rounds)
 
-    def load(self, like: ServerState) -> tuple[int, ServerState] | None:
+    def load(
+        self, like: Callable[[int], ServerState]
+    ) -> tuple[int, ServerState] | None:
         """The number of rounds and the state in the folder; None if there is no run.
 
         Args:
-            like: a state of the same shape.
+            like: a state of the same shape, for a number of clients.
 
         Raises:
             DataError: it is damaged, or another run.
         """
-        saved = self._log.load(self._run)
-        return None if saved is None else (saved.round, unflatten(like, saved.arrays))
+        self._saved = saved = self._log.load(self._run)
+        if saved is None:
+            return None
+        numbers = ClientNumbers()
+        self.restore_clients(numbers)
+        return saved.round, unflatten(like(max(1, numbers.count)), saved.arrays)
+
+    def restore_clients(self, numbers: ClientNumbers) -> None:
+        """Take over the numbers that clients had in the last round."""
+        if self._saved is not None:
+            numbers.restore(self._saved.arrays)
+
+    def with_buffers(self, arrays: ArrayRecord, layout: ArrayLayout) -> ArrayRecord:
+        """A model whose arrays outside the layout are those of the last round.
+
+        Args:
+            arrays: the initial model.
+            layout: of the arrays that the state holds.
+        """
+        held = {} if self._saved is None else self._saved.arrays
+        kept = {k: held[_MODEL + k] for k in arrays if k not in layout.names}
+        return ArrayRecord(
+            {**arrays, **{k: Array(np.array(a)) for k, a in kept.items()}}
+        )
 
     def commit(
         self, record: RoundRecord, state: ServerState, more: Mapping[str, Any]

@@ -36,13 +36,15 @@ from hewfl.flower.arrays import ArrayLayout, flat_views, to_record
 from hewfl.flower.messages import log
 from hewfl.flower.replies import ClientUpdate
 from hewfl.methods.registry import as_algorithm
-from hewfl.server.finish_round import Outcome, finish_round
+from hewfl.server.finish_round import Outcome, finish_round, reject
 from hewfl.server.state import Entry, ServerState, checked_decision
 
 Factors = Sequence[Float64[Array, " s"]]
 
 SKETCH_WIDTH = 2**12
 """k, numbers of a sketch: products are right to about 1/√k."""
+NO_SECOND_REPLY = "no client replied in the second phase"
+"""Status of a round whose sketches arrived, and no update."""
 FETCH_AT_ONCE = 4
 """Replies that are fetched at a time: memory holds these, and the sum."""
 MAX_LENGTH_RATIO = 1.25
@@ -215,10 +217,15 @@ def finish_two_phase_round(
         certify: whether the gap is computed as well; it costs a second sum and a
             broadcast.
     """
+    sketches: Any = round_.displacements
+    sketches = replace(sketches, sketch_of=second.layout.d)
+    round_ = replace(round_, displacements=sketches)
     try:
         decision, following = checked_decision(entry.algorithm, round_, state.algorithm)
     except HewError as error:
         return Outcome(state, "refused", str(error))
+    if decision.rejected:
+        return reject(state, decision)
     w = decision.weights
     factors, model = [w], None
     if certify and isinstance(entry.algorithm, Modelled):
@@ -229,7 +236,7 @@ def finish_two_phase_round(
     sums, replied = second.sums(factors)
     share = float(w[replied].sum())
     if share <= 0:
-        return Outcome(state, "refused", "no client replied in the second phase")
+        return Outcome(state, "refused", NO_SECOND_REPLY)
     one = np.zeros(1, dtype=np.int64)  # the sum is the displacement of one client
     alone = (round_.cohort.only(one), round_.plan.only(one))
     step = matrix_round(state.anchor, sums[0][None] / share, *alone)
@@ -241,6 +248,9 @@ def finish_two_phase_round(
         p = second.products(sums[1])
         if np.isfinite(p).all():
             decision = replace(decision, gap=float(w @ p - p.min()))
-    lost = int((~replied).sum())
-    status = decision.status + (f"; {lost} lost between phases" if lost else "")
-    return Outcome(replace(outcome.state, algorithm=following), "ok", status, decision)
+    lost, numbers = int((~replied).sum()), decision.measured
+    status = decision.status
+    if lost:  # the step is that of other weights
+        status, numbers = f"{status}; {lost} lost between phases", {}
+    after = replace(outcome.state, algorithm=following)
+    return Outcome(after, "ok", status, decision, observed=numbers)

@@ -7,31 +7,44 @@ over in this round. So wrappers for differential privacy, and subclasses that ed
 model, keep working.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
 from hewfl.aggregators import Aggregator
 from hewfl.aggregators.aggregator import grow_state
 from hewfl.core.algorithm import Algorithm, Need
+from hewfl.core.array_types import Float64, Int64
 from hewfl.core.round import Cohort
-from hewfl.core.validation import format_value, invalid, positive, whole
+from hewfl.core.validation import Array, Ints, format_value, invalid, positive, whole
 from hewfl.errors import InvalidInputError
 from hewfl.flower import messages as keys
-from hewfl.flower.arrays import layout_of, to_float64, to_record
-from hewfl.flower.messages import log
+from hewfl.flower.arrays import (
+    PARAMETERS,
+    ArrayLayout,
+    layout_of,
+    median_buffers,
+    split_layout,
+    to_record,
+    to_vector,
+)
+from hewfl.flower.client_registry import ClientNumbers
+from hewfl.flower.messages import log, metrics_and_size
 from hewfl.flower.metrics import (
     drop_unusable,
     finite_numbers,
     round_metrics,
     unicast_communication,
+    with_sizes,
 )
+from hewfl.flower.plausibility import cap_shares
 from hewfl.flower.replies import (
     ClientUpdate,
     Exclusion,
@@ -39,11 +52,14 @@ from hewfl.flower.replies import (
     Request,
     build_cohort,
     build_round,
+    idle_updates,
     implausible_updates,
     read_replies,
+    weighting_sizes,
 )
 from hewfl.flower.saved_run import SavedRun, model_arrays
 from hewfl.flower.secure_aggregation import (
+    NO_SECOND_REPLY,
     SKETCH_WIDTH,
     SecondPhase,
     finish_two_phase_round,
@@ -61,8 +77,10 @@ from hewfl.server.trace import RoundRecord
 
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 OnRound = Callable[[int, Mapping[str, float]], object]
+MAX_SHARE = 0.2
+"""Of one client in the sum of the data sizes: docs/results/flower.md."""
 DEFAULT = "sieve"
-"""The least behind the best strategy of a cell: the tables in docs/flower.md."""
+"""The least behind the best strategy of a cell: docs/results/flower.md."""
 _RENAMED = {
     "rule": "aggregator",
     "outer": "server_step",
@@ -82,14 +100,25 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
             the clients: they receive `lr` by `train_config` and report `num-steps`.
         server_step: what the server does with the aggregated step: momentum, Adam,
             averages. None: that of the method, if it has one.
+        weighting: whether clients count alike ("equal"), or by the number that
+            `weighted_by_key` names ("size"), where the aggregator weighs by size and in
+            the means of metrics. A size is a claim that the server cannot verify.
+        max_share: largest share of one client in the sum of the sizes, under "size".
+        judge: name patterns of the arrays that the aggregator sees, as in `fnmatch`; a
+            pattern after "!" excludes. By default all but running statistics of
+            normalisation layers (`hewfl.flower.arrays.BUFFERS`), which take the
+            coordinate-wise median of the clients; "*" is FedAvg's treatment.
+        aggregate: patterns of the arrays that are aggregated at all; the others stay as
+            the server has them (FedBN: "!*bn*").
         max_norm_ratio: a displacement longer than this times the round's median is left
             out.
         min_replies: with fewer usable replies a round is rejected.
         phases: 2 for weights from sketches, with `sketch_client_app` on the clients.
         secure: whether the second phase is masked by Flower's SecAgg+.
         certify: whether the gap of the weights of two phases is computed.
-        folder: where to save the run; the same app started again resumes it. Refused
-            for an aggregator that remembers clients.
+        folder: where to save the run; the same app started again resumes it. Clients
+            that an aggregator remembers are known again by the `partition-id` of their
+            replies, or by their node if it stayed connected.
         seed: of the run: its folder, and the draws of `AlgorithmStrategy`.
         on_round: called after every round with its number and plain numbers by name.
         **fedavg: FedAvg's, by name.
@@ -109,6 +138,10 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         *args: Any,
         aggregator: str | Aggregator | Algorithm[Any] = DEFAULT,
         server_step: ServerStep | None = None,
+        weighting: Literal["equal", "size"] = "size",
+        max_share: float = MAX_SHARE,
+        judge: str | Sequence[str] | None = None,
+        aggregate: str | Sequence[str] = "*",
         max_norm_ratio: float = 10.0,
         min_replies: int = 1,
         phases: int = 1,
@@ -124,6 +157,12 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
                 old, f"written as `{_RENAMED[old]}`", format_value(fedavg[old])
             )
         super().__init__(*args, **fedavg)
+        if server_step is not None and not isinstance(server_step, ServerStep):
+            rule = "a ServerStep, such as ServerStep(momentum=0.9)"
+            raise invalid("server_step", rule, format_value(server_step))
+        if on_round is not None and not callable(on_round):
+            rule = "a function of the round and its numbers"
+            raise invalid("on_round", rule, format_value(on_round))
         entry = as_entry(as_algorithm(aggregator), "aggregator")
         self.server_step = entry.server_step if server_step is None else server_step
         # averages are of what is handed over after a round, not of what a round gives
@@ -134,18 +173,25 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
             samples = self.server_step.line_search_samples
             raise invalid("server_step.line_search_samples", why, samples)
         self.max_norm_ratio = positive("max_norm_ratio", max_norm_ratio)
+        if weighting not in ("equal", "size"):
+            raise invalid("weighting", '"equal" or "size"', format_value(weighting))
+        if positive("max_share", max_share) > 1:
+            raise invalid("max_share", "above 0 and at most 1", max_share)
+        self.weighting, self.max_share = weighting, max_share
         self.min_replies = whole("min_replies", min_replies, least=1)
         self.phases, self.secure, self.certify = phases, secure, certify
-        self.folder = None if folder is None else Path(folder)
+        self.folder = _as_folder(folder)
         self.seed, self.on_round = whole("seed", seed), on_round
         if phases not in (1, 2) or ((secure or certify) and phases == 1):
             raise invalid("phases", "1, or 2 as `secure` and `certify` need", phases)
+        if phases == 2 and (judge is not None or aggregate != "*"):
+            rule = "left out with `phases=2`: sketches are of all arrays"
+            raise invalid("judge", rule, format_value(judge or aggregate))
+        self.aggregate = aggregate
+        self.judge = ("*" if phases == 2 else PARAMETERS) if judge is None else judge
         if phases == 2 and "entries" in self._needs:
             text = "one that uses inner products only"
             raise invalid("aggregator", text, self.entry.name)
-        if self.folder is not None and "clients" in self._needs:
-            text = f"left out for {self.entry.name}: it remembers clients, and nodes"
-            raise invalid("folder", f"{text} have other ids in another run", folder)
         self._reset()
 
     def _check_algorithm(self) -> None:
@@ -159,7 +205,9 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         self._needs: Set[Need] = demands.needs
 
     def _reset(self) -> None:
-        self._clients: dict[int, int] = {}
+        self._numbers = ClientNumbers()
+        self._clients = self._numbers.nodes
+        self._capped: set[int] = set()
         self._state: ServerState | None = None
         self._opened: OpenRound | None = None
         self._note, self._measured = dict[str, Any](), dict[str, float]()
@@ -194,16 +242,19 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         """
         self._reset()
         self._is_running, self._timeout = True, timeout
-        arrays, layout = initial_arrays, layout_of(initial_arrays)
+        arrays, layout = initial_arrays, self._layout(initial_arrays)
         saved = None
         if self.folder is not None:
             about = (num_rounds, self._identity(), arrays)
             self._saved_run = SavedRun(self.folder, self.seed, *about)
-            saved = self._saved_run.load(self._empty_state(arrays))
+            saved = self._saved_run.load(lambda n: self._empty_state(arrays, n=n))
         if saved is None:
             self._state = self._initial_state(grid, arrays)
-        else:
+        elif self._saved_run is not None:
             self._offset, self._state = saved
+            self._saved_run.restore_clients(self._numbers)
+            self._clients = self._numbers.nodes
+            arrays = self._saved_run.with_buffers(arrays, layout)
             arrays = to_record(layout, self.state.anchor, arrays)
             log.info("resuming after round %d", self._offset)
 
@@ -217,7 +268,7 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         left = max(num_rounds - self._offset, 0)
         configs = (train_config, evaluate_config)
         result = super().start(grid, arrays, left, timeout, *configs, after)
-        last = to_record(layout, self.state.anchor, arrays)
+        last = to_record(layout, self.state.anchor, result.arrays or arrays)
         result.arrays = self._accept_model(last)
         for name, by_round in vars(result).items():
             if isinstance(by_round, dict):  # count from the beginning of the run
@@ -229,11 +280,19 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         """What must be the same to resume a run."""
         return {"algorithm": self.entry.algorithm, "server_step": self.server_step}
 
-    def _empty_state(self, arrays: ArrayRecord) -> ServerState:
-        """A state of the right shape."""
+    def _empty_state(self, arrays: ArrayRecord, *, n: int = 1) -> ServerState:
+        """A state of the right shape, for n clients."""
         return initial_state(
-            self.entry.algorithm, to_float64(arrays), 1, server_step=self.server_step
+            self.entry.algorithm, self._vector(arrays), n, server_step=self.server_step
         )
+
+    def _layout(self, arrays: ArrayRecord) -> ArrayLayout:
+        """The layout of the arrays that the aggregator sees."""
+        return split_layout(arrays, self.judge, self.aggregate)[0]
+
+    def _vector(self, arrays: ArrayRecord) -> Float64[Array, " d"]:
+        """The arrays that the aggregator sees as one vector, in float64."""
+        return to_vector(self._layout(arrays), arrays).astype(np.float64)
 
     def _initial_state(self, grid: Grid, arrays: ArrayRecord) -> ServerState:  # noqa: ARG002 - for subclasses
         """The state before the first round."""
@@ -244,13 +303,15 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
 
         That is the average, if there is one; it is updated once in a round that moved.
         """
-        anchor, average = to_float64(arrays), self.state.average
+        anchor, average = self._vector(arrays), self.state.average
         if average is not None and self._moved:
             average = next_average(self.server_step, average, anchor)
         self._moved = False
         self._state = replace(self.state, anchor=anchor, average=average)
         model = None if average is None else average.model
-        return arrays if model is None else to_record(layout_of(arrays), model, arrays)
+        if model is None:
+            return arrays
+        return to_record(self._layout(arrays), model, arrays)
 
     def _record_round(
         self, t: int, evaluated: MetricRecord | None, model: ArrayRecord
@@ -264,7 +325,8 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
             goals: Any = [measured.pop(key, None) for key in ("objective", "pooled")]
             goals += [measured, state.scalars, state.paper_scalars]
             record = RoundRecord(t, 0, *goals, **note)
-            self._saved_run.commit(record, state, model_arrays(model))
+            more = {**model_arrays(model), **self._numbers.arrays()}
+            self._saved_run.commit(record, state, more)
 
     # -------------------------------------------------------------- one round
 
@@ -286,7 +348,8 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
             messages = request_sketches(messages, t, self.configrecord_key)
         eta = float(rate) if "step_sizes" in self._needs else 1.0
         requests = [Request(m.metadata, None, eta) for m in messages]
-        self._opened = OpenRound(t, arrays, layout_of(arrays), grid, requests)
+        layout, buffers = split_layout(arrays, self.judge, self.aggregate)
+        self._opened = OpenRound(t, arrays, layout, grid, requests, buffers=buffers)
         return messages
 
     def _ensure_started(self, grid: Grid, arrays: ArrayRecord) -> None:
@@ -316,8 +379,9 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
             sent = replace(opened, arrays=zero, layout=layout_of(zero))
         updates, excluded = self._read(sent, replies)
         self._require_steps(opened, updates, excluded)
-        updates, more = self._drop_implausible(updates)
+        updates, more = self._drop(updates)
         self._register_replies(opened, updates)
+        updates.sort(key=lambda update: self._clients[update.node])
         excluded = [
             replace(e, client=self._clients.get(e.node, e.client))
             for e in (*opened.absent, *excluded, *more)
@@ -325,13 +389,20 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         for exclusion in excluded:
             log.warning("round %d: %s", opened.t, exclusion)
         clients = [self._clients[update.node] for update in updates]
-        cohort = build_cohort(updates, clients, self._population(), opened.t - 1)
+        share = None if self.weighting == "equal" else self.max_share
+        sizes = weighting_sizes(updates, share)
+        self._log_capped(opened.t, updates, clients, sizes)
+        population = self._population()
+        cohort = build_cohort(updates, clients, population, opened.t - 1, sizes)
         outcome = self._aggregate(opened, updates, cohort, sent.x)
-        log.info("round %d: %s", opened.t, outcome.status)
+        if outcome.decision is None:
+            self._require_pairing(opened, updates, excluded, outcome.status)
+        level = logging.WARNING if outcome.decision is None else logging.INFO
+        log.log(level, "round %d: %s", opened.t, outcome.status)
         self._state = self._charge(outcome.state, opened, updates)
         self._moved = outcome.decision is not None
         usable = drop_unusable(updates, self.weighted_by_key)
-        contents = [update.content for update in usable]
+        contents = self._weigh([update.content for update in usable])
         mean = self.train_metrics_aggr_fn
         means = mean(contents, self.weighted_by_key) if contents else {}
         has_steps = "steps" in self._needs or any(r.steps for r in opened.requests)
@@ -342,7 +413,10 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
             self.on_round(opened.t, finite_numbers(metrics))
         if not self._moved:
             return None, metrics
-        return to_record(opened.layout, self.state.anchor, opened.arrays), metrics
+        members = [u.buffers for u in updates] if opened.buffers.names else []
+        medians = median_buffers(opened.buffers, members)
+        template = ArrayRecord({**opened.arrays, **medians})
+        return to_record(opened.layout, self.state.anchor, template), metrics
 
     def _read(
         self, opened: OpenRound, replies: Iterable[Message]
@@ -366,6 +440,33 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
             rule += f'{keys.STEPS_DONE}": <optimiser steps taken>'
             raise invalid(keys.STEPS_DONE, rule, silent[0])
 
+    def _require_pairing(
+        self,
+        opened: OpenRound,
+        updates: Sequence[ClientUpdate],
+        excluded: Sequence[Exclusion],
+        status: str,
+    ) -> None:
+        """Raise in the first round if the clients are built for another strategy."""
+        if opened.t != self._offset + 1:
+            return
+        reasons = " ".join(e.reason for e in excluded if e.kind == "error")
+        masked = "sketch_client_app(train, mods=[secaggplus_mod])"
+        plain = "sketch_client_app(train)"
+        if self.phases == 1 and not updates:
+            if "secaggplus_configs" in reasons:
+                rule = f"2, with `secure=True`, for clients of {masked}"
+                raise invalid("phases", rule, 1)
+            if f"no {keys.WEIGHT}" in reasons:
+                raise invalid("phases", f"2, for clients of {plain}", 1)
+        if self.phases == 2 and not updates and "'sketch'" in reasons:
+            app = masked if self.secure else plain
+            raise invalid("phases", f"1, or the clients built by {app}", 2)
+        if NO_SECOND_REPLY in status:
+            app = masked if self.secure else plain
+            rule = f"{not self.secure}, or the clients built by {app}"
+            raise invalid("secure", rule, self.secure)
+
     def _charge(
         self, state: ServerState, opened: OpenRound, updates: Sequence[ClientUpdate]
     ) -> ServerState:
@@ -378,25 +479,57 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         )
         return state.add_communication(*charges)
 
-    def _drop_implausible(
+    def _drop(
         self, updates: list[ClientUpdate]
     ) -> tuple[list[ClientUpdate], list[Exclusion]]:
-        """Updates of plausible length, and why the others are left out."""
+        """Updates of plausible length that moved, and why the others are left out."""
         uses_steps = "steps" in self._needs
+        idle = idle_updates(updates)
         bad = implausible_updates(updates, self.max_norm_ratio, uses_steps=uses_steps)
-        out = [Exclusion(updates[k].node, "implausible", v) for k, v in bad.items()]
-        return [update for k, update in enumerate(updates) if k not in bad], out
+        out = [Exclusion(updates[k].node, "idle", v) for k, v in idle.items()]
+        out += [Exclusion(updates[k].node, "implausible", v) for k, v in bad.items()]
+        left = bad.keys() | idle.keys()
+        return [update for k, update in enumerate(updates) if k not in left], out
+
+    def _weigh(self, contents: list[RecordDict]) -> list[RecordDict]:
+        """Contents with the sizes that count in the means of metrics."""
+        key = self.weighted_by_key
+        share = None if self.weighting == "equal" else self.max_share
+        sizes = np.array([metrics_and_size(c, key)[1] for c in contents])
+        capped = np.ones(len(sizes)) if share is None else cap_shares(sizes, share)
+        return with_sizes(contents, key, sizes, capped)
+
+    def _log_capped(
+        self,
+        t: int,
+        updates: Sequence[ClientUpdate],
+        clients: Sequence[int],
+        sizes: Int64[Ints, " s"],
+    ) -> None:
+        """Log clients whose share of the sizes is bounded."""
+        if self.weighting == "equal" or not updates:
+            return
+        claimed = np.array([update.size for update in updates])
+        claimed, counted = claimed / claimed.sum(), sizes / sizes.sum()
+        most = 1.001 * max(self.max_share, 1 / len(sizes))
+        for client, share, count in zip(clients, claimed, counted, strict=True):
+            if share > most and client not in self._capped:  # said once
+                self._capped.add(client)
+                text = "round %d: client %d reports %.0f %% of the data and counts as"
+                text += " %.0f %% (max_share=%g)"
+                shares = (100 * share, 100 * count, self.max_share)
+                log.warning(text, t, client, *shares)
 
     def _register_replies(
         self, opened: OpenRound, updates: Sequence[ClientUpdate]
     ) -> None:
         """Number every new node: those with updates first, in their order."""
-        first = [update.node for update in updates]
-        for node in (*first, *sorted(request.node for request in opened.requests)):
-            self._clients.setdefault(node, len(self._clients))
+        asked = [request.node for request in opened.requests]
+        replied = [(update.node, update.partition) for update in updates]
+        self._numbers.register(asked, replied)
 
     def _population(self) -> int:
-        return max(1, len(self._clients))
+        return max(1, self._numbers.count)
 
     def _aggregate(
         self,
@@ -453,6 +586,19 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
             replies, key=lambda r: self._clients.get(r.metadata.src_node_id, -1)
         )
         usable = drop_unusable(by_client, self.weighted_by_key)
+        replies = [reply for reply in usable if not reply.has_error()]
+        contents = self._weigh([reply.content for reply in replies])
+        for reply, content in zip(replies, contents, strict=True):
+            reply.content = content
         metrics = super().aggregate_evaluate(server_round, usable)
         self._measured = finite_numbers(metrics)
         return metrics
+
+
+def _as_folder(folder: object) -> Path | None:
+    """The path of a folder, None where the run is not saved."""
+    if folder is None:
+        return None
+    if not isinstance(folder, str | Path) or not str(folder):
+        raise invalid("folder", "the path of a folder", format_value(folder))
+    return Path(folder)

@@ -27,6 +27,7 @@ from hewfl.core.array_types import Float64
 from hewfl.core.round import Cohort, Decision, LocalPlan, Round
 from hewfl.core.validation import (
     Array,
+    BelowOne,
     Nonnegative,
     Schedule,
     Validated,
@@ -108,10 +109,15 @@ class LocalSGD(Validated):
         unit: what `total` is shared among: local "steps", or "epochs" H_ib_i/m_i. An
             aggregator that divides by η_iH_i then divides by the step per epoch, but
             for control variates, which are means over steps.
+        worker_momentum: 0 ≤ β < 1: a client sends m_i ← βm_i + (1 − β)Δ_i, a mean of
+            its displacements over the rounds that it took part in [Karimireddy2021].
+            m_i starts at zero, so that first steps are short. It averages the noise
+            that attackers hide in. The paper's m_i is a mean of gradients.
 
     Raises:
-        InvalidInputError: a number is out of range, or not exactly one of
-            `learning_rate` and `total` is given.
+        InvalidInputError: a number is out of range, not exactly one of `learning_rate`
+            and `total` is given, or `worker_momentum` is given beside `variates`, which
+            are computed from what one branch sends.
 
     Examples:
         >>> import numpy as np
@@ -128,6 +134,7 @@ class LocalSGD(Validated):
     variates: Start | None = field(default=None, kw_only=True)
     at_anchor: bool = field(default=False, kw_only=True)
     unit: Unit = field(default="steps", kw_only=True)
+    worker_momentum: BelowOne = field(default=0.0, kw_only=True)
 
     def __post_init__(self) -> None:
         """Check ranges, and that one of the two step sizes is given."""
@@ -136,6 +143,9 @@ class LocalSGD(Validated):
             raise invalid("learning_rate", "given, or `total` in place of it", "None")
         if self.learning_rate is not None and self.total is not None:
             raise invalid("total", "left out beside `learning_rate`", self.total)
+        if self.variates is not None and self.worker_momentum > 0:
+            rule = "left out beside `variates`"
+            raise invalid("worker_momentum", rule, self.worker_momentum)
 
     @property
     def is_shared(self) -> bool:
@@ -192,7 +202,8 @@ class ClientTraining:
     """Clients choose their own training, with any optimiser; the server plans none.
 
     The local work of a Flower federation or a torch job. Step sizes and steps that an
-    aggregator needs are reported by the transport.
+    aggregator needs are reported by the transport. Worker momentum is theirs, too: a
+    client that keeps m ← βm + (1 − β)Δ sends m in place of Δ.
     """
 
     variates: ClassVar[None] = None
@@ -263,7 +274,9 @@ class Method:
             raise invalid("name", "text", format_value(self.name))
         if not self.name:
             total = ", total step" if self.local.is_shared else ""
-            words = f"{self.aggregator.name}{total}{self.server_step.words}"
+            beta = getattr(self.local, "worker_momentum", 0.0)
+            memory = f", worker momentum {beta:g}" if beta > 0 else ""
+            words = f"{self.aggregator.name}{total}{memory}{self.server_step.words}"
             object.__setattr__(self, "name", words)
 
     @property
@@ -279,7 +292,11 @@ class Method:
         if start is not None:
             traffic = replace(traffic, down=2, paper_up=2)
         return Demands(
-            traffic, needs, gradients=start == "gradient", variates=start is not None
+            traffic,
+            needs,
+            gradients=start == "gradient",
+            variates=start is not None,
+            worker_momentum=getattr(self.local, "worker_momentum", 0.0),
         )
 
     def init(self, n: int, d: int, gradients: FirstGradients) -> Any:

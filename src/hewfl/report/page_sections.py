@@ -11,6 +11,7 @@ from hewfl.core.array_types import Float64
 from hewfl.core.atomic import read_json
 from hewfl.core.rounding import format_lower
 from hewfl.core.validation import Array
+from hewfl.errors import DataError
 from hewfl.experiments.candidates import Choice, Trials
 from hewfl.experiments.plots import QUANTITIES, is_hew, measured
 from hewfl.experiments.results import (
@@ -619,8 +620,12 @@ def _environment(run: PageRun) -> Html:
     """The spec as asked for, and where and when it ran."""
     text = write_spec(run.folder.spec)
     spec = tag("details", tag("summary", "Spec (TOML)"), tag("pre", text))
-    times = read_json(run.folder.path / "times.json", missing=True) or {}
-    rows = [["folder", run.folder.path.name], *([k, str(v)] for k, v in times.items())]
+    try:
+        times = read_json(run.folder.path / "times.json", missing=True) or {}
+        rows_of_times = [[str(k), str(v)] for k, v in times.items()]
+    except (DataError, AttributeError):  # results are shown all the same
+        rows_of_times = [["times.json", "damaged; delete it"]]
+    rows = [["folder", run.folder.path.name], *rows_of_times]
     return join((spec, table(["field", "value"], rows, "Environment")))
 
 

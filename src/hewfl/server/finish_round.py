@@ -6,7 +6,7 @@
     average         = of the anchors, where there is one
 
 A round that cannot be finished leaves the state as it was, with a reason: the algorithm
-could not decide, or the new model is not finite.
+could not decide or rejects the round, or the new model is not finite.
 
 Finiteness is checked once on each of these, and nowhere else on the way:
 
@@ -49,7 +49,7 @@ from hewfl.server.state import (
     rule_error,
 )
 
-OutcomeKind = Literal["ok", "refused", "diverged"]
+OutcomeKind = Literal["ok", "rejected", "refused", "diverged"]
 
 
 @final
@@ -59,13 +59,14 @@ class Outcome:
 
     Attributes:
         state: of the next round; the one before where there is no decision.
-        kind: "ok"; "refused": the algorithm could not decide, or the transport rejects
-            the round; "diverged": the new model is not finite.
+        kind: "ok"; "rejected": the algorithm accepts no step in this round, and the
+            next round goes on; "refused": the algorithm could not decide, or the
+            transport rejects the round; "diverged": the new model is not finite.
         status: one sentence.
         decision: None unless `kind` is "ok".
         move: x_{t+1} − x_t, server step included, where it was asked for.
         terms: of the bound that the algorithm minimises, at the move.
-        observed: values of the line search, for the trace.
+        observed: values of the algorithm and of the line search, for the trace.
     """
 
     state: ServerState
@@ -120,6 +121,8 @@ def finish_round(  # noqa: PLR0913 - seven are switches
             decision, following = checked_decision(
                 entry.algorithm, round_, state.algorithm
             )
+            if decision.rejected:
+                return reject(state, decision)
             if strict:
                 check_finite_weights(round_, decision)
             model = None
@@ -146,13 +149,18 @@ def finish_round(  # noqa: PLR0913 - seven are switches
         except HewError as error:
             return Outcome(state, "refused", str(error))
     new = replace(new, algorithm=following)
-    observed: Mapping[str, float] = {}
+    observed = dict(decision.measured)
     if search is not None and state.scale is not None:
         new = replace(new, scale=state.scale * search.step_size_factor)
-        observed = search.observations(state.scale)
+        observed |= search.observations(state.scale)
     decision = _with_valid_certificate(decision, server_step, uncertified)
     status = "; ".join(filter(None, (decision.status, decision.certificate)))
     return Outcome(new, "ok", status, decision, move, terms, observed)
+
+
+def reject(state: ServerState, decision: Decision) -> Outcome:
+    """The outcome of a round that an algorithm rejects: nothing changes."""
+    return Outcome(state, "rejected", decision.status, observed=decision.measured)
 
 
 def _search(

@@ -21,8 +21,15 @@ from hewfl.core.algorithm import Algorithm, Informed, Truth
 from hewfl.core.array_types import Bool, Float, Float64, Int64
 from hewfl.core.plugins import describe_error
 from hewfl.core.round import Cohort, Decision, LocalPlan, Round
-from hewfl.core.validation import Array, Ints, Mask, format_value, invalid
-from hewfl.errors import DataError, HewError, RuleError
+from hewfl.core.validation import (
+    Array,
+    Ints,
+    Mask,
+    format_value,
+    invalid,
+    real_vector,
+)
+from hewfl.errors import DataError, HewError, InvalidInputError, RuleError
 from hewfl.server.communication import RoundCommunication
 from hewfl.server.server_step import Average, ServerStep
 
@@ -84,7 +91,7 @@ def check_algorithm(name: str, value: object, also: str = "") -> None:
     missing = [part for part in _CONTRACT if not hasattr(value, part)]
     if missing or isinstance(value, type):
         got = format_value(value)
-        if "decide" not in missing and not isinstance(value, type):
+        if missing and not isinstance(value, type):
             got += f", which has no {', '.join(f'`{part}`' for part in missing)}"
         if hasattr(value, "needs") and not isinstance(value, type):
             got += ", an aggregator: give it local work, Method(LocalSGD(0.1), …)"
@@ -109,6 +116,9 @@ class ServerState:
         last_sent: the last vectors of stale clients in a simulated scenario, one row
             each, and below them, where mean gradients are sent too, those with the
             opposite sign. No algorithm sees it.
+        worker_momentum: m_i of all clients of a simulation, where they keep one.
+        attack_memory: of each attack of a simulated scenario, None where it has none.
+            No algorithm sees it.
     """
 
     anchor: Float64[Array, " d"]
@@ -121,6 +131,8 @@ class ServerState:
     average: Average | None = None
     scale: float | None = None
     last_sent: Float64[Array, "k d"] | None = None
+    worker_momentum: Float64[Array, "n d"] | None = None
+    attack_memory: tuple[Any, ...] = ()
 
     @property
     def stopped(self) -> bool:
@@ -206,23 +218,30 @@ def fill_missing(
 def rule_errors(entry: Entry, when: str) -> Iterator[None]:
     """Turn exceptions of an algorithm into one `RuleError`; a `HewError` passes.
 
+    A call of `sys.exit` and a shortage of memory are such exceptions.
+
     Raises:
         RuleError: naming entry, round and rule, and where in the rule it happened.
     """
     try:
         yield
-    except (HewError, MemoryError):
+    except HewError:
         raise
-    except Exception as error:
+    except MemoryError as error:
+        what = describe_error(error)
+        raise rule_error(entry, when, what, "ran out of memory") from error
+    except (Exception, SystemExit) as error:
         raise rule_error(entry, when, describe_error(error)) from error
 
 
-def rule_error(entry: Entry, when: str, what: str) -> RuleError:
+def rule_error(
+    entry: Entry, when: str, what: str, verdict: str = "is wrong"
+) -> RuleError:
     """The one form of the error: entry, round, rule, and what is wrong."""
     # of a `Method` the aggregator is the part that a user writes
     kind = type(getattr(entry.algorithm, "aggregator", entry.algorithm))
     rule = f"{kind.__module__}.{kind.__qualname__}"
-    return RuleError(f"entry {entry.name!r}, {when}: the rule {rule} is wrong: {what}")
+    return RuleError(f"entry {entry.name!r}, {when}: the rule {rule} {verdict}: {what}")
 
 
 def checked_plan(entry: Entry, cohort: Cohort, state: Any) -> LocalPlan:
@@ -239,17 +258,15 @@ def checked_plan(entry: Entry, cohort: Cohort, state: Any) -> LocalPlan:
         raise rule_error(
             entry, when, f"it must return a LocalPlan; got {format_value(plan)}"
         )
-    steps: Any = plan.step_sizes
-    is_vector = isinstance(steps, np.ndarray) and steps.dtype.kind == "f"
-    if not is_vector or steps.shape != (s,):
-        got = f"{type(steps).__name__} of shape {_shape(steps)}"
-        rule = f"step_sizes must be a float array of shape ({s},)"
-        raise rule_error(entry, when, f"{rule}; got {got}")
+    try:
+        steps = real_vector("step_sizes", plan.step_sizes, s)
+    except InvalidInputError as error:
+        raise rule_error(entry, when, str(error)) from error
     if not (steps >= 0).all():  # NaN is not
         rule = "step_sizes must not be negative and not NaN"
         worst = float(steps[~(steps >= 0)][0])
         raise rule_error(entry, when, f"{rule}; got {worst}")
-    return plan
+    return plan if steps is plan.step_sizes else replace(plan, step_sizes=steps)
 
 
 def checked_decision(
@@ -267,18 +284,41 @@ def checked_decision(
     if not is_pair or not isinstance(answer[0], Decision):
         raise RuleError(f"`{name}` must be {pair}; got {format_value(answer)}")
     decision, following = answer
-    weights: Any = decision.weights
-    s = len(round_.cohort.clients)
-    is_vector = isinstance(weights, np.ndarray) and weights.dtype == np.float64
-    if not is_vector or weights.shape != (s,):
-        rule = f"a float64 array of shape ({s},)"
-        got = f"{type(weights).__name__} of shape {_shape(weights)}"
+    try:
+        s = len(round_.cohort.clients)
+        weights = real_vector(f"{name}, its weights,", decision.weights, s)
+    except InvalidInputError as error:
+        raise RuleError(str(error)) from error
+    if weights is not decision.weights:
+        decision = replace(decision, weights=weights)
+    if weights.sum() < 0 and decision.step is None:
+        rule = "numbers whose sum is not negative: the step would go backwards"
+        got = format_value(weights.tolist())
         raise RuleError(f"`{name}, its weights,` must be {rule}; got {got}")
-    step, shape = decision.step, np.shape(round_.anchor)
-    if step is not None and shape != (0,) and np.shape(step) != shape:
-        rule = f"a vector of shape {shape}"
-        raise RuleError(f"`{name}, its step,` must be {rule}; got {np.shape(step)}")
-    return decision, following
+    return _with_checked_step(decision, name, np.shape(round_.anchor)), following
+
+
+def _with_checked_step(
+    decision: Decision, name: str, shape: tuple[int, ...]
+) -> Decision:
+    """The decision with a step of the right shape; a list becomes a vector."""
+    step = decision.step
+    if step is None or shape == (0,):
+        return decision
+    if isinstance(step, list | tuple):
+        try:
+            step = real_vector(f"{name}, its step,", step, shape[0])
+        except InvalidInputError as error:
+            raise RuleError(str(error)) from error
+        return replace(decision, step=step)
+    dtype = getattr(step, "dtype", None)
+    is_wrong = isinstance(step, np.ndarray) and step.dtype.kind not in "iuf"
+    if is_wrong or np.shape(step) != shape:
+        got = f"dtype {dtype}, shape {np.shape(step)}"
+        raise RuleError(
+            f"`{name}, its step,` must be a real vector of shape {shape}; got {got}"
+        )
+    return decision
 
 
 def check_finite_weights(round_: Round, decision: Decision) -> None:
@@ -293,10 +333,3 @@ def check_finite_weights(round_: Round, decision: Decision) -> None:
     if is_safe and (losses is None or np.isfinite(losses).all()):
         got = format_value(decision.weights.tolist())
         raise RuleError(f"weights must be finite; got {got}")
-
-
-def _shape(value: Any) -> Any:
-    try:
-        return np.shape(value)
-    except ValueError:  # lists of unequal length
-        return "unknown"

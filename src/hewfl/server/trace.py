@@ -40,8 +40,8 @@ class RoundRecord:
         status: one sentence.
         excluded: participants whose vectors were not finite.
         observed: values of observers and of the line search.
-        scenario: in round 0 of a simulation with faults: the `faulty` clients, and the
-            true `batch_sizes`. No algorithm sees it.
+        scenario: in round 0 of a simulation with faults: the `faulty` clients, the
+            `attackers` among them, and the true `batch_sizes`. No algorithm sees it.
     """
 
     round: int
@@ -114,6 +114,12 @@ class Trace:
     def faulty(self) -> tuple[int, ...]:
         """The faulty clients of the scenario; none without a scenario."""
         return tuple(self.records[0].scenario.get("faulty", ())) if self.records else ()
+
+    @property
+    def attackers(self) -> tuple[int, ...]:
+        """The faulty clients that attack: they see everything and work together."""
+        first = self.records[0].scenario if self.records else {}
+        return tuple(first.get("attackers", ()))
 
     def communication(self, entry: int | str) -> RunCommunication:
         """The communication of one entry, in total and per client.

@@ -86,7 +86,7 @@ def control_audit(problem: Problem) -> Observer:
     The bound is on an expectation over minibatches: single rounds may exceed it, their
     mean over repetitions that share the participation may not (th:predictive-majorant,
     th:sur-system). It is about the plain server step: rounds with momentum or another
-    step size at the server are left out.
+    step size at the server are left out, and so are runs with faulty clients.
 
     Args:
         problem: what is optimised; the audit solves for its minimum.
@@ -98,7 +98,7 @@ def control_audit(problem: Problem) -> Observer:
 
     def observe(step: Step) -> Mapping[str, float]:
         algorithm, round_ = step.algorithm, step.round
-        if not isinstance(algorithm, Certified):
+        if step.faulty or not isinstance(algorithm, Certified):
             return {}
         plain = round_.displacements.combine(step.decision.weights)
         if np.linalg.norm(step.move - plain) > ROUNDING * np.linalg.norm(plain):

@@ -317,6 +317,10 @@ def _initial_rounds(setting: Setting, x: Float64[Array, " d"]) -> list[EntryRoun
         if faults.stale:  # NaN: no vector was sent yet
             rows = len(faults.stale) * (1 + setting.sends_gradients(k))
             state = replace(state, last_sent=np.full((rows, d), np.nan))
+        if setting.demands[k].worker_momentum > 0:
+            state = replace(state, worker_momentum=np.zeros((n, d)))
+        if faults.attacks:
+            state = replace(state, attack_memory=faults.first_memory(d))
         if isinstance(rule, Informed):
             following = rule.with_truth(state.algorithm, Truth(quality=faults.quality))
             state = replace(state, algorithm=following)

@@ -36,6 +36,12 @@ from hewfl.core.validation import Array
 from hewfl.displacements.dense import DenseDisplacements
 from hewfl.errors import HewError, RuleError
 from hewfl.federation import Federation
+from hewfl.federation.adversary import (
+    AttackView,
+    Remembering,
+    checked_rows,
+    deciding,
+)
 from hewfl.federation.participation import FullParticipation
 from hewfl.federation.scenario import FaultAssignment
 from hewfl.problems.array_operations import two_means
@@ -46,6 +52,7 @@ from hewfl.server.line_search import LossesAlongStep, add_line_search_traffic
 from hewfl.server.state import (
     Entry,
     ServerState,
+    checked_decision,
     checked_plan,
     finite_rows,
     rule_errors,
@@ -53,7 +60,7 @@ from hewfl.server.state import (
 from hewfl.simulation.branches import run_branches
 from hewfl.simulation.draws import draw, draw_probes
 
-Kind = Literal["ok", "diverged", "refused", "stopped", "empty"]
+Kind = Literal["ok", "rejected", "diverged", "refused", "stopped", "empty"]
 
 
 @final
@@ -70,6 +77,7 @@ class Step:
         decision: the algorithm's decision.
         move: x_{t+1} − x_t, server step included.
         problem: what is optimised.
+        faulty: the faulty clients of the run. Certificates assume that there are none.
     """
 
     round_number: int
@@ -80,6 +88,7 @@ class Step:
     decision: Decision
     move: Float64[Array, " d"]
     problem: Problem
+    faulty: tuple[int, ...] = ()
 
 
 Observer = Callable[[Step], Mapping[str, float]]
@@ -152,13 +161,14 @@ class EntryRound:
 
     Attributes:
         state: after the round.
-        kind: "ok"; "diverged" or "refused": the entry stops in this round; "stopped":
-            it stopped before; "empty": no client took part.
+        kind: "ok"; "rejected": the algorithm accepts no step in this round; "diverged"
+            or "refused": the entry stops in this round; "stopped": it stopped before;
+            "empty": no client took part.
         status: one sentence.
         cohort: clients with finite vectors, None without branches.
         decision: the algorithm's, None unless `kind` is "ok".
         excluded: clients whose vectors were not finite.
-        observed: values of the line search and of observers.
+        observed: values of the algorithm, of the line search and of observers.
     """
 
     state: ServerState
@@ -276,13 +286,42 @@ def run_clients(
         gradients = [means.get(k) for k in range(len(plans))]
     else:
         displacements = run_branches(problem, start, true, plans, draws)
+    branches, displacements = _add_momentum(setting, branches, displacements, cohort)
     if faults.corrupts:
         branches, displacements, gradients = _corrupt(
             faults, branches, displacements, gradients, cohort
         )
     losses = _client_losses(setting, branches, anchors, cohort)
     rows = zip(branches, displacements, losses, gradients, strict=True)
-    return (_arrive(*row, cohort) for row in rows)
+    return (_arrive(setting, *row, cohort) for row in rows)
+
+
+def _add_momentum(
+    setting: Setting,
+    branches: Sequence[_Branch],
+    displacements: Float[Array, "entries s d"],
+    cohort: Cohort,
+) -> tuple[Sequence[_Branch], Float[Array, "entries s d"]]:
+    """m_i ← βm_i + (1 − β)Δ_i for the entries with worker momentum; m_i is sent.
+
+    A client whose displacement is not finite keeps its m_i, and sends what it has.
+    """
+    betas = [setting.demands[branch.index].worker_momentum for branch in branches]
+    if not any(betas):
+        return branches, displacements
+    after, sent = list(branches), displacements.copy()
+    for k, (branch, beta) in enumerate(zip(branches, betas, strict=True)):
+        momentum = branch.state.worker_momentum
+        if momentum is None:
+            continue
+        finite = finite_rows(displacements[k])
+        clients, momentum = cohort.clients[finite], momentum.copy()
+        rows = displacements[k, finite]
+        momentum[clients] = beta * momentum[clients] + (1 - beta) * rows
+        sent[k, finite] = momentum[clients]
+        state = replace(branch.state, worker_momentum=momentum)
+        after[k] = replace(branch, state=state)
+    return after, sent
 
 
 def _corrupt(
@@ -332,29 +371,100 @@ def _client_losses(
 
 
 def _arrive(
+    setting: Setting,
     branch: _Branch,
     displacements: Float[Array, "s d"],
     losses: Float64[Array, " s"] | None,
     gradients: Float[Array, "s d"] | None,
     cohort: Cohort,
 ) -> _Branch:
-    """The round of the clients whose vectors are finite."""
-    plan = branch.plan
-    finite = finite_rows(displacements)
-    if gradients is not None:
-        finite &= finite_rows(gradients)
-    if not finite.all():
-        members = np.flatnonzero(finite)
-        cohort, plan = cohort.only(members), plan.only(members)
-        displacements = displacements[members]
-        losses = None if losses is None else losses[members]
-        gradients = None if gradients is None else gradients[members]
-    rows = DenseDisplacements(displacements, np, *displacements.shape)
-    means = None
-    if gradients is not None:
-        means = DenseDisplacements(gradients, np, *gradients.shape)
-    anchor = branch.state.anchor
-    return replace(branch, round_=Round(anchor, rows, cohort, plan, losses, means))
+    """The round of the clients whose vectors are finite, after the attacks."""
+    means = None if gradients is None else _dense(gradients)
+    anchor, rows = branch.state.anchor, _dense(displacements)
+    round_ = Round(anchor, rows, cohort, branch.plan, losses, means)
+    branch = replace(branch, round_=_finite_round(round_))
+    for k in range(len(setting.faults.attacks)):
+        branch = _attack(setting, branch, k)
+    return branch
+
+
+def _dense(rows: Float[Array, "s d"]) -> DenseDisplacements:
+    return DenseDisplacements(rows, np, *rows.shape)
+
+
+def _finite_round(round_: Round) -> Round:
+    """The part of a round whose displacements and mean gradients are finite."""
+    rows, means = np.asarray(round_.displacements), round_.gradients
+    finite = finite_rows(rows)
+    if means is not None:
+        finite &= finite_rows(np.asarray(means))
+    if finite.all():
+        return round_
+    members = np.flatnonzero(finite)
+    losses = round_.losses
+    return Round(
+        round_.anchor,
+        _dense(rows[members]),
+        round_.cohort.only(members),
+        round_.plan.only(members),
+        None if losses is None else losses[members],
+        None if means is None else _dense(np.asarray(means)[members]),
+    )
+
+
+def _attack(setting: Setting, branch: _Branch, k: int) -> _Branch:
+    """The round after the k-th attack, and the memory of the attack in the state.
+
+    A mean gradient of an attacker is what its displacement shows under plain SGD.
+    """
+    faults, entry, round_ = setting.faults, branch.entry, branch.round_
+    assert round_ is not None
+    clients, faulty = round_.cohort.clients, np.array(sorted(faults.faulty))
+    index, attack, members = faults.attacks[k]
+    places = np.flatnonzero(np.isin(clients, members))
+    honest = np.flatnonzero(~np.isin(clients, faulty))
+    if len(places) == 0:
+        return branch
+    when = f"round {round_.cohort.round + 1}, asked by an attack"
+
+    def decide(asked: Round, state: Any) -> Decision | None:
+        with rule_errors(entry, when):
+            try:
+                return checked_decision(entry.algorithm, asked, state)[0]
+            except RuleError:
+                raise
+            except HewError:
+                return None
+
+    memory = branch.state.attack_memory
+    view = AttackView(
+        round_,
+        honest if len(honest) else places,
+        places,
+        entry.algorithm,
+        branch.state.algorithm,
+        deciding(decide, branch.state.algorithm),
+        setting.seed,
+        index,
+        memory[k],
+    )
+    sent = checked_rows(attack, view)
+    rows = np.array(round_.displacements)
+    rows[places] = sent
+    means = round_.gradients
+    if means is not None:
+        gradients = np.array(means)
+        gradients[places] = -sent / round_.total_step[places, None]
+        means = _dense(gradients)
+    if isinstance(attack, Remembering):
+        memory = (*memory[:k], attack.remember(view), *memory[k + 1 :])
+    return replace(
+        branch,
+        state=replace(branch.state, attack_memory=memory),
+        round_=_finite_round(
+            replace(round_, displacements=_dense(rows), gradients=means)
+        ),
+    )
 
 
 # ------------------ the server
@@ -386,6 +496,9 @@ def finish_entry(
             strict=True,
             uncertified=_uncertified(setting, excluded),
         )
+    if outcome.kind == "rejected":
+        numbers, why = dict(outcome.observed), f"rejected: {outcome.status}"
+        return EntryRound(state, "rejected", why, cohort, None, excluded, numbers)
     if outcome.decision is None:
         is_finite = outcome.kind != "diverged"
         stopped = replace(state, diverged=not is_finite, refused=is_finite)
@@ -404,6 +517,7 @@ def finish_entry(
                 outcome.decision,
                 outcome.move,
                 setting.problem,
+                tuple(sorted(setting.faults.faulty)),
             )
         )
     return EntryRound(

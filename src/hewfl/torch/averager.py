@@ -168,7 +168,8 @@ class HewAverager(ModelAverager):  # type: ignore[misc]  # torch is untyped to m
             state: of `state_dict`, of this rank or any other.
 
         Raises:
-            DataError: the state is damaged, or of another format, model or aggregator.
+            DataError: the state is damaged, or of another format, model or server
+                step.
         """
         self._work = load_job_state(self._job, state)
         self.step = int(state["step"])
@@ -185,12 +186,16 @@ class HewAverager(ModelAverager):  # type: ignore[misc]  # torch is untyped to m
 
     def _check(self, items: list[Any]) -> None:
         self._job.parameters.check(self._named)
+        if len(items) == len(self._named) and all(
+            item is p for item, (_, p) in zip(items, self._named, strict=True)
+        ):
+            return
         tensors = [
             tensor
             for item in items
             for tensor in (item["params"] if isinstance(item, dict) else [item])
         ]
-        expected = {id(tensor) for tensor in self._job.model.parameters}
+        expected = {id(tensor) for tensor in self._job.parameters.trainable.values()}
         if {id(tensor) for tensor in tensors if tensor.requires_grad} != expected:
             rule = "the parameters given at construction"
             raise invalid("params", rule, f"{len(tensors)} tensors, others among them")

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, final
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
@@ -141,6 +142,62 @@ class Communicator:
 
     def _count_bytes(self, sent: int) -> None:
         self.bytes_sent += sent
+
+
+@final
+class Shards:
+    """The ranks over which each replica of the model is sharded.
+
+    Numbers of all shards together, such as products, are sums over these ranks: the
+    same on all of them, so that all shards of all replicas agree on a round.
+
+    Attributes:
+        count: of shards; one where every rank has the whole model.
+        index: of this rank's.
+        begin: entries in shards before it.
+        total: entries in all shards.
+    """
+
+    def __init__(
+        self, group: Any, size: int, device: torch.device, timeout: timedelta
+    ) -> None:
+        """Count the entries of all shards; a collective call.
+
+        Args:
+            group: None where every rank has the whole model.
+            size: entries in this rank's shard.
+            device: of the parameters.
+            timeout: of the wait for the other ranks.
+        """
+        self.count, self.index, self.begin, self.total = 1, 0, 0, size
+        self._comm = None
+        if group is not None:
+            self._comm = Communicator(group, device, timeout)
+            self.count, self.index = self._comm.ranks, self._comm.rank
+            sizes = np.zeros(self.count)
+            sizes[self.index] = size
+            sizes = np.asarray(self.sum(sizes))
+            self.begin = int(sizes[: self.index].sum())
+            self.total = int(sizes.sum())
+
+    @property
+    def name(self) -> str:
+        """Of this rank's shard, empty where there is one."""
+        return "" if self._comm is None else f", shard {self.index} of {self.count}"
+
+    def sum(self, values: Float64[Array, " k"]) -> Float64[Array, " k"]:
+        """Numbers summed over the shards of this rank's replica.
+
+        Raises:
+            RankError: a rank of the replica is missing.
+        """
+        if self._comm is None:
+            return values
+        try:
+            return self._comm.sum(values)
+        except RuntimeError as error:
+            text = f"a rank of the same replica is missing: {error}"
+            raise RankError(text) from error
 
 
 def plain_group(group: Any) -> Any:

@@ -14,6 +14,7 @@ sends its part of the step to all. This takes as many bytes as an all-reduce of 
 model, and more arithmetic; no rank ever holds all displacements.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from functools import reduce
 from typing import Any, Literal, final
@@ -28,15 +29,23 @@ from hewfl.core.validation import Array, Ints
 from hewfl.displacements.count_sketch import CountSketch
 from hewfl.displacements.dense import as_dense
 from hewfl.displacements.sharded import ShardedDisplacements, VectorShard
-from hewfl.torch.collectives import Communicator, RankError
+from hewfl.torch.collectives import Communicator, Shards
 from hewfl.torch.parameters import Bucket
-from hewfl.torch.shared_model import SharedModel, is_finite
+from hewfl.torch.shared_model import SharedModel, largest
 
 SKETCH_BYTES = 2**16
 """Bytes of a sketch: 16,384 numbers of float32, 8,192 of float64."""
 MIN_ALIGNED, ALIGNMENT = 4096, 16
 """Shards from the first length on are padded to a multiple of the second, for kernels
 that load 16 numbers at once."""
+
+
+def split_unmoved(
+    ranks: Int64[Ints, " s"], has_moved: NDArray[np.bool_]
+) -> tuple[Int64[Ints, " k"], Int64[Ints, " u"]]:
+    """Ranks that moved, and those that did not; all count as moved where none did."""
+    moved = ranks[has_moved[ranks]]
+    return (moved, np.setdiff1d(ranks, moved)) if len(moved) else (ranks, moved)
 
 
 @final
@@ -47,6 +56,7 @@ class Exchange:
         model: whose displacements.
         comm: collectives of the ranks.
         compression: of sums; None sends them as they are.
+        shards: of each replica.
 
     Attributes:
         compressed: sums in bfloat16, None without compression.
@@ -58,7 +68,9 @@ class Exchange:
         model: SharedModel,
         comm: Communicator,
         compression: Literal["bfloat16"] | None,
+        shards: Shards,
     ) -> None:
+        self._shards = shards
         self._model, self._comm, self._buckets = model, comm, model.layout.buckets
         self.compressed = (
             None if compression is None else Bfloat16Sum(self._buckets, comm)
@@ -80,7 +92,7 @@ class Exchange:
         return np.dtype(np.float32 if itemsize <= 4 else np.float64)
 
     def sketch(self, rounds: int) -> NDArray[np.uint8]:
-        """This rank's displacement in `SKETCH_BYTES` bytes.
+        """The displacement of this rank's replica in `SKETCH_BYTES` bytes.
 
         Signs differ in every round, so that errors of sketches do not accumulate.
         """
@@ -95,9 +107,9 @@ class Exchange:
             if is_native and bucket.dtype == torch.float32:  # arrays convert faster
                 sums, origin = total.numpy(), origin.numpy()
                 pieces = [piece.numpy() for piece in pieces]
-            count_sketch.add(sums, pieces, bucket.begin, origin)
-        numbers: NDArray[Any] = total.cpu().numpy().astype(self._sketch_dtype)
-        return numbers.view(np.uint8)
+            count_sketch.add(sums, pieces, self._shards.begin + bucket.begin, origin)
+        numbers: NDArray[Any] = self._shards.sum(total.cpu().numpy())
+        return numbers.astype(self._sketch_dtype).view(np.uint8)
 
     def decode_sketches(self, table: NDArray[np.uint8]) -> Float64[Array, "n k"]:
         """The sketches of all ranks from their bytes."""
@@ -147,7 +159,7 @@ class Exchange:
 
     def exchange_shards(
         self, active: Int64[Ints, " s"], total_steps: Float64[Array, " n"]
-    ) -> tuple[Int64[Ints, " k"], ShardedDisplacements]:
+    ) -> tuple[Int64[Ints, " k"], Int64[Ints, " u"], ShardedDisplacements | None]:
         """All displacements on this rank's entries: a collective call.
 
         Args:
@@ -155,10 +167,8 @@ class Exchange:
             total_steps: η_iH_i of all ranks: the rank with the smallest is the origin.
 
         Returns:
-            The active ranks with a finite displacement, and the displacements.
-
-        Raises:
-            RankError: there is none.
+            The active ranks with a finite displacement, those that did not move, and
+            the displacements of the others; None without any.
         """
         n, size = self._comm.ranks, self._comm.ranks * self.entries
         if not self._shard_buffers:  # reused: to allocate such sizes takes long
@@ -170,17 +180,22 @@ class Exchange:
             self._model.displacement(b, sent[bucket.begin :][: bucket.size])
         rows = received.view(n, -1)
         handle = self._comm.start_all_to_all(sent, rows)
-        finite = np.zeros(n)
-        finite[self._comm.rank] = is_finite(sent)
-        participants = active[self._comm.sum(finite)[active] != 0]
+        reach, flags = float(largest(sent)), np.zeros((2, n))
+        flags[:, self._comm.rank] = not math.isfinite(reach), reach > 0
+        is_lost, has_moved = self._sum(flags.reshape(-1)).reshape(2, n) > 0
         self._comm.wait([handle])
+        participants, unmoved = split_unmoved(active[~is_lost[active]], has_moved)
         if len(participants) == 0:
-            raise RankError("no rank's model was finite")
+            return participants, unmoved, None
         origin = int(np.argmin(total_steps[participants]))
         is_all = len(participants) == n
         data = as_dense("displacements", rows if is_all else rows[participants])
         d = self._model.layout.parameters
-        return participants, ShardedDisplacements(data, self._comm.sum, d, origin)
+        return participants, unmoved, ShardedDisplacements(data, self._sum, d, origin)
+
+    def _sum(self, values: Float64[Array, " k"]) -> Float64[Array, " k"]:
+        """Numbers summed over the ranks of all replicas."""
+        return self._shards.sum(self._comm.sum(values))
 
     def own_part(self, wholes: Sequence[torch.Tensor]) -> VectorShard:
         """This rank's entries of a vector that all ranks hold bucket by bucket."""

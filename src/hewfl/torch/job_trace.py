@@ -88,6 +88,7 @@ class JobTrace:
         self._replace_last()  # so that the start is written
         observed = {"bytes_sent": float(report.bytes_sent), "seconds": report.seconds}
         observed["wait_seconds"] = report.wait_seconds
+        observed |= report.measured
         if report.sketch_check is not None:
             observed["last_sketch_error"] = report.sketch_check.error
         if report.line_search is not None:

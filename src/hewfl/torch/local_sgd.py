@@ -57,6 +57,10 @@ class HewLocalSGD:
     update all of them and nothing else. Each of several optimisers updates a part, and
     a step is complete when each has made one.
 
+    Parameters may be sharded, by `fully_shard` over one dimension of a mesh: the ranks
+    of `process_group` are then those with the same shard, and each replica counts as
+    one rank. All ranks of a replica make the same steps.
+
     Control variates correct the gradients that `optimizer.step()` uses: the first step
     of all ranks is a rendezvous, and a rank may miss it only by leaving the block. With
     plain SGD the control variates follow from displacements and need one learning rate
@@ -93,9 +97,10 @@ class HewLocalSGD:
             aggregator: a name of `hewfl.aggregators.NAMES`, such as "agreement", an
                 aggregator, such as `Trust()`, or a method: `HewHet(L, 1.0)`,
                 `FedAvgM(…)`. Local steps and learning rates are those of the optimiser.
-                By default `Sieve(tolerance=0.2, by="equal")`: equal weights among ranks
-                that agree with the others.
-            process_group: the ranks; all by default.
+                By default `Sieve(tolerance=0.2, by="equal", per_step=True)`: equal
+                weights among ranks that agree with the others.
+            process_group: the ranks; all by default. Where parameters are sharded, the
+                ranks with the same shard: `mesh["replicate"].get_group()`.
             options: all other options.
 
         Raises:
@@ -112,6 +117,9 @@ class HewLocalSGD:
             map(is_plain_sgd, self._optimizers)
         )
         self._job = Job(parameters, group, algorithm, options, is_plain_sgd=is_plain)
+        if self._job.shards.count > 1 and isinstance(every, timedelta):
+            rule = "a number of steps, where parameters are sharded"
+            raise invalid("sync_every", rule, sync_every)
         self._steps = StepCounter(self._optimizers, every)
         self._hooks: ExitStack | None = None
         self.last: SyncReport | None = None
@@ -152,7 +160,8 @@ class HewLocalSGD:
 
         Raises:
             InvalidInputError: other parameters require gradients than at construction.
-            RankError: ranks are missing or disagree, or no model would be finite.
+            RankError: ranks are missing or disagree, no model would be finite, or
+                parameters moved though no step of the optimisers was counted.
         """
         self._check_parameters()
         report = sync(self._job, self._steps.work)
@@ -223,12 +232,30 @@ class HewLocalSGD:
         Raises:
             InvalidInputError: the job has no average.
         """
-        return self._job.averaged_model()
+        return self._averaged_model()
+
+    @contextmanager
+    def _averaged_model(self) -> Iterator[None]:
+        self._reshard()
+        with self._job.averaged_model():
+            try:
+                yield
+            finally:
+                self._reshard()
+
+    def _reshard(self) -> None:
+        """Drop whole parameters that FSDP keeps after a forward: shards are changed."""
+        if self._job.shards.count > 1:
+            for module in self._model.modules():
+                if hasattr(module, "reshard"):
+                    module.reshard()
 
     def state_dict(self) -> dict[str, Any]:
         """What to save on each rank, besides its model's and optimiser's states.
 
-        The parameters are in it: construction gives all ranks those of rank 0.
+        The parameters are in it: construction gives all ranks those of rank 0. With
+        `overlap` a pending sum is applied first: call on all ranks at the same step; a
+        resumed run equals one that saved there, and not one that did not.
 
         Returns:
             Plain numbers and tensors, as copies.
@@ -239,21 +266,23 @@ class HewLocalSGD:
         """Continue where `state_dict` was called; load model and optimiser as well.
 
         The order does not matter: both may be loaded before or after construction. A
-        state of another rank, or of a job with more or fewer ranks, gives what all
-        ranks share: the common model, the server step's memory, the server's control
-        variate.
+        state of another rank, of a job with more or fewer ranks, or with another
+        aggregator gives what all ranks share: the common model, the server step's
+        memory, the server's control variate.
 
         Args:
             state: of `state_dict`, of this rank or any other.
 
         Raises:
-            DataError: the state is damaged, or of another format, model or aggregator;
-                nothing has changed then.
+            DataError: the state is damaged, or of another format, model or server
+                step; nothing has changed then.
         """
+        self._reshard()
         self._steps.work = load_job_state(self._job, state)
 
     def discard_local_steps(self) -> None:
         """Return to the common model, without the steps since the last round."""
+        self._reshard()
         self._job.model.set_parameters()
         self._steps.reset()
 
@@ -261,9 +290,16 @@ class HewLocalSGD:
         """Remove the hooks from the optimiser, without a last round."""
         if self._hooks is not None:
             self._hooks.close()
+            self._hooks = None
 
     def __enter__(self) -> "HewLocalSGD":
-        """Register hooks on the optimiser."""
+        """Register hooks on the optimiser.
+
+        Raises:
+            InvalidInputError: they are registered: steps would count twice.
+        """
+        if self._hooks is not None:
+            raise invalid("with", "entered once at a time", "a second time")
         self._hooks = self._steps.register_hooks(
             self._job, self._check_parameters, self.sync
         )
@@ -292,9 +328,9 @@ class HewLocalSGD:
                 break
         if self._job.options.overlap:
             apply_pending(self._job)
-            self._job.model.set_parameters()  # x to the bit, not x + (y − y)
 
     def _check_parameters(self) -> None:
+        self._reshard()
         self._job.parameters.check(self._model.named_parameters())
 
 

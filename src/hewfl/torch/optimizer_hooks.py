@@ -15,6 +15,14 @@ from hewfl.torch.job import Job
 from hewfl.torch.rendezvous import RankWork
 from hewfl.torch.sync import start_variates
 
+_REFUSED = {
+    "consolidate_state_dict": "one that updates all parameters of this rank "
+    "(ZeroRedundancyOptimizer exchanges them in each step)",
+    "eval": "one whose model is in the parameters alone (schedule-free optimisers keep "
+    "a part in their state, which ranks do not share)",
+}
+"""Attributes of optimisers that cannot be served, and why."""
+
 
 @final
 class StepCounter:
@@ -74,9 +82,11 @@ class StepCounter:
                 sync()
 
         stack = ExitStack()
+        # `torch.compile` of a training step runs them as they are.
+        eager_before, eager_after = map(torch.compiler.disable, (before, after))
         for optimizer in self._optimizers:
-            stack.callback(optimizer.register_step_pre_hook(before).remove)
-            stack.callback(optimizer.register_step_post_hook(after).remove)
+            stack.callback(optimizer.register_step_pre_hook(eager_before).remove)
+            stack.callback(optimizer.register_step_post_hook(eager_after).remove)
         self._since = time.monotonic()
         return stack
 
@@ -156,12 +166,16 @@ def list_optimizers(
     """One or several optimisers, as a list.
 
     Raises:
-        InvalidInputError: something else is given, or one of them twice.
+        InvalidInputError: something else is given, one of them twice, or one that
+            `_REFUSED` names.
     """
     optimizers = list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
     for one in optimizers:
         if not hasattr(one, "register_step_post_hook"):
             raise invalid("optimizer", "a torch optimiser, or several", type(one))
+        for sign, rule in _REFUSED.items():
+            if hasattr(one, sign):
+                raise invalid("optimizer", rule, type(one).__name__)
     if len({id(one) for one in optimizers}) < len(optimizers) or not optimizers:
         rule = "different optimisers, at least one"
         raise invalid("optimizer", rule, len(optimizers))

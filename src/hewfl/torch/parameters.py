@@ -7,6 +7,7 @@ read a state that four have saved.
 """
 
 import hashlib
+import operator
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,24 +22,25 @@ BUCKET_SHARE, MIN_BUCKET_BYTES = 8, 2**22
 bucket is prepared while one is sent, and a small model is sent at once."""
 
 
+_PLAIN = (torch.nn.Parameter, torch.Tensor)
+
+
 @final
 class SharedParameters:
     """The parameters of a model by name, as they were at construction.
 
     Attributes:
         trainable: those that require gradients, in order.
-        frozen: the others, except DTensors.
+        frozen: the others, or this rank's shards of them.
     """
 
     def __init__(self, named: Iterable[tuple[str, torch.Tensor]]) -> None:
         by_name = dict(named)
         self.trainable = {name: p for name, p in by_name.items() if p.requires_grad}
-        self.frozen = [
-            p
-            for p in by_name.values()
-            if not (p.requires_grad or is_dtensor(p)) and p.numel()
-        ]
-        self._forms = [form_of(p) for p in self.trainable.values()]
+        frozen = [local_part(p) for p in by_name.values() if not p.requires_grad]
+        self.frozen = [p for p in frozen if p.numel()]
+        self._tensors = list(self.trainable.values())
+        self._forms = [form_of(p) for p in self._tensors]
 
     def check(self, named: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Require that the same parameters require gradients, in the same form.
@@ -46,6 +48,13 @@ class SharedParameters:
         Raises:
             InvalidInputError: they do not; the message names the first.
         """
+        named = list(named)
+        tensors = [p for _, p in named if p.requires_grad]
+        are_same = len(tensors) == len(self._tensors) and all(
+            map(operator.is_, tensors, self._tensors)
+        )
+        if are_same and [form_of(p) for p in tensors] == self._forms:
+            return  # hundreds of tensors: names are looked up for an error only
         now = {name: p for name, p in named if p.requires_grad}
         rule = "those that required gradients at construction (else make a new one)"
         for name in [*self.trainable, *now]:
@@ -87,14 +96,48 @@ class SharedParameters:
 
 
 def form_of(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Precision, shape and order in memory."""
-    return str(tensor.dtype), tuple(tensor.shape), tensor.stride()
+    """Precision, shape and order in memory; of a DTensor also where its shard is."""
+    form = tensor.dtype, tensor.shape, tensor.stride()
+    return (*form, local_part(tensor).data_ptr()) if is_dtensor(tensor) else form
 
 
 def is_dtensor(parameter: torch.Tensor) -> bool:
     """Whether a tensor is distributed over ranks; its module is loaded only if used."""
+    if type(parameter) in _PLAIN:
+        return False
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(parameter, module.DTensor)
+
+
+def local_part(tensor: torch.Tensor) -> torch.Tensor:
+    """What this rank holds of a tensor: its shard of a DTensor, in the same memory."""
+    if not is_dtensor(tensor):
+        return tensor
+    shard: torch.Tensor = tensor.detach().to_local()
+    return shard
+
+
+def shard_group(named: Mapping[str, torch.Tensor]) -> Any:
+    """The ranks over which parameters are sharded, None where they are whole.
+
+    Raises:
+        InvalidInputError: some are whole and some sharded, or they are not sharded
+            along one and the same dimension of a mesh.
+    """
+    meshes = {id(p.device_mesh): p.device_mesh for p in named.values() if is_dtensor(p)}
+    if not meshes:
+        return None
+    mesh = next(iter(meshes.values()))
+    rule = "all whole, or all sharded over one dimension of a mesh (`fully_shard(model,"
+    rule += ' mesh=mesh["shard"])`)'
+    for name, p in named.items():
+        if not is_dtensor(p):
+            raise invalid("parameters", rule, f"{name}, which is whole")
+        is_sharded = len(p.placements) == 1 and p.placements[0].is_shard()
+        if not is_sharded or p.device_mesh != mesh:
+            got = f"{name}, {p.placements} on {p.device_mesh}"
+            raise invalid("parameters", rule, got)
+    return mesh.get_group()
 
 
 @final
@@ -166,22 +209,25 @@ class BucketLayout:
     Attributes:
         buckets: in order; the same on all ranks.
         parameters: d.
+        form: a number that differs where models differ.
         signature: a number that differs where layouts differ.
     """
 
     buckets: tuple[Bucket, ...]
     parameters: int
+    form: int
     signature: int
 
 
 def plan_layout(parameters: Sequence[torch.Tensor], bucket_bytes: int) -> BucketLayout:
-    """Cut a model into buckets of at most `bucket_bytes`.
+    """Cut a model, or this rank's shard of it, into buckets of at most `bucket_bytes`.
 
     Raises:
         InvalidInputError: there is no parameter, there are several devices, a precision
-            is not floating, or a parameter is a DTensor or has gaps or overlaps in
-            memory.
+            is not floating, or a parameter has gaps or overlaps in memory.
     """
+    described = [(str(p.dtype), tuple(p.shape), p.stride()) for p in parameters]
+    parameters = [local_part(p) for p in parameters]
     if not any(p.numel() for p in parameters):
         raise invalid("parameters", "at least one that requires a gradient", "none")
     devices = sorted({str(p.device) for p in parameters})
@@ -199,8 +245,8 @@ def plan_layout(parameters: Sequence[torch.Tensor], bucket_bytes: int) -> Bucket
         for pieces in _cut(indices, sizes, max(1, bucket_bytes // dtype.itemsize)):
             buckets.append(Bucket(dtype, tuple(pieces), begin))
             begin += buckets[-1].size
-    described = [(str(p.dtype), tuple(p.shape), p.stride()) for p in parameters]
-    return BucketLayout(tuple(buckets), begin, digest(described, bucket_bytes))
+    form, signature = digest(described), digest(described, begin, bucket_bytes)
+    return BucketLayout(tuple(buckets), begin, form, signature)
 
 
 def digest(*values: Any) -> int:
@@ -214,9 +260,6 @@ def flat_view(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _check(k: int, parameter: torch.Tensor) -> None:
-    if is_dtensor(parameter):
-        rule = "whole on each rank: FSDP and tensor parallelism are not supported"
-        raise invalid("parameters", rule, f"a DTensor as number {k}")
     if not parameter.dtype.is_floating_point:
         raise invalid("parameters", "floating", f"{parameter.dtype} for number {k}")
     expected = 1

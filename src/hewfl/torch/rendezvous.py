@@ -24,13 +24,15 @@ from hewfl.torch.collectives import Communicator, RankError, name_ranks
 
 ROW = np.dtype(
     [(name, "i8") for name in ("purpose", "instance", "job", "rounds")]
-    + [(name, "i8") for name in ("steps", "tokens", "leaving", "finite")]
+    + [(name, "i8") for name in ("steps", "tokens", "leaving", "finite", "uncounted")]
     + [("total_step", "f8"), ("product", "f8")]
     + [("weights_digest", "i8"), ("digests", "i8", 3)]
 )
 """The record that a rank sends: its `RankWork`, and all that must agree."""
 _AGREEING = ("purpose", "instance", "rounds", "digests")
 """Fields that agree at most rendezvous."""
+_WORK = ("steps", "tokens", "leaving", "finite", "uncounted", "total_step")
+"""Fields of `RankWork`."""
 _TEXT_BYTES = 1600
 """Bytes in which a rank describes a value on which ranks disagree."""
 _COUNTS: "weakref.WeakKeyDictionary[Any, Counter[str]]" = weakref.WeakKeyDictionary()
@@ -64,6 +66,7 @@ class RankWork:
         leaving: whether the rank's loop has ended.
         finite: whether the gradients of its first step are finite, where ranks exchange
             them.
+        uncounted: whether parameters moved though no step was counted.
     """
 
     steps: int = 0
@@ -71,6 +74,7 @@ class RankWork:
     total_step: float = 0.0
     leaving: bool = False
     finite: bool = True
+    uncounted: bool = False
 
     def after_step(self, learning_rate: float) -> "RankWork":
         """The work after one more step."""
@@ -131,6 +135,11 @@ class Rendezvous:
         self._comm, self._agreed = comm, agreed
         self._attendance = Attendance(group, comm.rank, comm.ranks)
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether the group has carried more than one instance, on all ranks alike."""
+        return self._attendance.instances > 1
+
     def watch(self, place: str) -> AbstractContextManager[None]:
         """Let a failure inside the block name the missing ranks."""
         return self._attendance.watch(place)
@@ -180,13 +189,17 @@ class Rendezvous:
             row["purpose"], row["instance"] = purpose, self._attendance.instance
             row["job"], row["rounds"] = job, rounds
             row["product"], row["weights_digest"] = last
-            for name in ("steps", "tokens", "leaving", "finite", "total_step"):
+            for name in _WORK:
                 row[name] = getattr(work, name)
             row["digests"] = [value.digest for value in self._agreed]
             message, sketch_table = np.frombuffer(row.tobytes(), np.uint8).copy(), None
             if self._comm.has_time_limits:
                 table, handle = self._comm.start_gather(message)
-                sketch = None if meanwhile is None else meanwhile()
+                # With several instances on a group another rank may be at a rendezvous
+                # of another one, whose collectives have other sizes: gloo would abort.
+                sketch = None
+                if meanwhile is not None and not self.is_shared:
+                    sketch = meanwhile()
                 if sketch is not None:
                     sketch_table = self._comm.start_gather(sketch)
                 self._comm.wait([handle])
@@ -282,7 +295,8 @@ class Attendance:
         self._rank, self._ranks = rank, ranks
         self._counts = _COUNTS.setdefault(group, Counter())
         self._store: Any = dist.HashStore()  # local to this process: it names no rank
-        if dist.is_initialized():
+        self._is_local = group not in distributed_c10d._world.pg_map  # as torchft's
+        if not self._is_local:
             self._store = distributed_c10d._get_default_store()
         attempt = "0"
         if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":  # it survives
@@ -290,6 +304,11 @@ class Attendance:
         self._prefix = f"hewfl/attempt {attempt}/{getattr(group, 'group_name', '')}"
         self._counts["instances"] += 1
         self.instance = self._counts["instances"]
+
+    @property
+    def instances(self) -> int:
+        """Instances on the group so far."""
+        return self._counts["instances"]
 
     @property
     def job(self) -> int:
@@ -343,6 +362,8 @@ class Attendance:
             raise RankError(text) from error
 
     def _name_missing(self) -> str:
+        if self._is_local:
+            return "another rank is missing or broke off"
         try:
             notes = [self._read_note(rank) for rank in range(self._ranks)]
         except RuntimeError:  # the store is gone as well

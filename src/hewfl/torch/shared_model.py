@@ -67,7 +67,7 @@ class SharedModel:
         self._views: dict[int, tuple[list[int], list[torch.Tensor]]] = {}
         # Buffers are reused: to allocate them costs more than the arithmetic.
         self._sums: dict[int, torch.Tensor] = {}
-        self._spare: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}
+        self._spare: dict[int, tuple[torch.Tensor | None, torch.Tensor | None]] = {}
         self._next: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}
 
     # ------------------------------------------------------------------ displacements
@@ -99,6 +99,23 @@ class SharedModel:
             difference = torch.sub(y, x[here], out=out[here])
             if weight != 1:
                 difference.mul_(weight)
+
+    @property
+    def is_captured(self) -> bool:
+        """Whether a captured y is kept."""
+        return len(self._captured) > 0
+
+    def has_moved(self) -> bool:
+        """Whether y differs from the model that it was set to last."""
+        buckets = range(len(self.layout.buckets))
+        starts = self._captured or [self.origin(b) for b in buckets]
+        return any(
+            not torch.equal(piece, start)
+            for b, bucket in enumerate(self.layout.buckets)
+            for piece, start in zip(
+                self.pieces(b), bucket.split(starts[b]), strict=True
+            )
+        )
 
     def sum_buffer(self, b: int) -> torch.Tensor:
         """Memory for a sum on a bucket."""
@@ -171,12 +188,20 @@ class SharedModel:
     def _apply_server_step(
         self, b: int, x: torch.Tensor, step: torch.Tensor
     ) -> list[Any]:
-        """Make the next x and memory by any server step; their largest magnitudes."""
+        """Make the next x and memory by any server step; their largest magnitudes.
+
+        The next x takes the place of s where that is a `sum_buffer` of its precision.
+        """
         memory = self._on_device(self.memory[b]) if self.memory else None
-        if b not in self._spare:  # where x is kept, on the host too
-            spare = self.memory[b].clone() if self.memory else None
-            self._spare[b] = torch.empty_like(self.anchor[b]), spare
-        (next_x, next_memory), magnitudes, at = self._spare[b], [], 0
+        next_x, next_memory = self._spare.pop(b, (None, None))
+        anchor = self.anchor[b]  # on the host too
+        is_buffer = step is self._sums.get(b)
+        if is_buffer and step.dtype == anchor.dtype:
+            next_x = step if step.device == anchor.device else next_x
+        next_x = torch.empty_like(anchor) if next_x is None else next_x
+        if next_memory is None and self.memory:
+            next_memory = torch.empty_like(self.memory[b])
+        magnitudes, at = [], 0
         for part in self._split(x):
             here = slice(at, at + len(part))
             at, s = here.stop, step[here].to(x.dtype)
@@ -197,19 +222,20 @@ class SharedModel:
         """Replace x by what `advance` has made, and set y = x.
 
         After `capture` y becomes x + (y − what was captured): steps made since then
-        stay, on top of the new x.
+        stay, on top of the new x. Without such steps it is x to the bit.
 
         Args:
             rounds: done before this one; the average depends on it.
         """
         p = average_weight(self.server_step, rounds) if self.average else 0.0
+        is_ahead = self.is_captured and self.has_moved()
         for b, (x, memory) in self._next.items():
             bucket, y = self.layout.buckets[b], self.pieces(b)
             self._swap_in(b, x, memory)
             if self.average:
                 mean = self.average[b]
                 mean.copy_(add_iterate(p, mean, self.anchor[b]))
-            if self._captured:
+            if is_ahead:
                 ahead = x.to(self.device, bucket.dtype) - self._captured[b]
                 torch._foreach_add_(y, bucket.split(ahead))
             else:
@@ -218,7 +244,7 @@ class SharedModel:
 
     def _swap_in(self, b: int, x: torch.Tensor, memory: torch.Tensor | None) -> None:
         """Replace x and memory; the old tensors become buffers."""
-        last = self.anchor[b], self.memory[b] if self.memory else None
+        last: Any = self.anchor[b], self.memory[b] if self.memory else None
         if x.device != last[0].device:  # kept on the host
             for old, new in zip(last, (x, memory), strict=True):
                 if old is not None and new is not None:
@@ -229,8 +255,8 @@ class SharedModel:
             self.memory[b] = memory
         if x is self._sums.get(b):
             self._sums[b] = last[0]
-        elif b in self._spare:
-            self._spare[b] = last
+            last = None, last[1]
+        self._spare[b] = last
 
     def capture(self) -> None:
         """Copy y, from which steps continue while a sum is pending; see `commit`."""

@@ -3,10 +3,12 @@
 A state has no pickled objects: tensors, numbers and text, nested in dicts with text
 keys, as `torch.save` and `torch.distributed.checkpoint` expect. What belongs to one
 rank has a key with its name, so that ranks that write one checkpoint together do not
-overwrite each other. Tensors are copies, so training may continue. A state is checked
-completely before anything is loaded.
+overwrite each other. Tensors are copies, so training may continue. Vectors are whole,
+one for each precision, whatever the buckets. A state is checked completely before
+anything is loaded.
 """
 
+import logging
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -19,8 +21,10 @@ from hewfl.torch.job import Job
 from hewfl.torch.rendezvous import RankWork
 from hewfl.torch.sync import apply_pending
 
-FORMAT = 6
-Tensors = dict[str, torch.Tensor]
+FORMAT = 7
+Parts = dict[str, list[torch.Tensor]]
+"""Parts of a vector, in order, by a key."""
+_log = logging.getLogger("hewfl.torch")
 
 
 def job_state(job: Job, work: RankWork) -> dict[str, Any]:
@@ -41,53 +45,44 @@ def job_state(job: Job, work: RankWork) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "job": _identity(job),
+        "aggregator": repr(job.algorithm),
         "rounds": job.rounds,
         "variates_initialised": variates is None or variates.is_initialised,
         "scale": job.scale,
-        "common": {k: _clone(tensors) for k, tensors in _common_tensors(job).items()},
-        _rank_key(job): local | {k: _clone(v) for k, v in _rank_tensors(job).items()},
+        _common_key(job): {k: _join(v) for k, v in _common_parts(job).items()},
+        _rank_key(job): local | {k: _join(v) for k, v in _rank_parts(job).items()},
     }
 
 
 def load_job_state(job: Job, state: Mapping[str, Any]) -> RankWork:
     """Restore a job from `job_state`; the local work at that time.
 
-    Where the state has no part for this rank among as many ranks, the rank joins: it
-    takes the common model, the server step's memory and the average, its control
-    variate starts at the server's, and local steps since the last round are discarded.
-    So a job continues with more or fewer ranks, from any rank's state.
+    Where the state has no part for this rank among as many ranks, or is of another
+    aggregator, the rank joins: it takes the common model, the server step's memory and
+    the average, its control variate starts at the server's, and local steps since the
+    last round are discarded. So a job continues with more or fewer ranks, from any
+    rank's state.
 
     Raises:
-        DataError: the state is damaged, or of another format, model or aggregator.
+        DataError: the state is damaged, or of another format, model or server step.
     """
     _require_identity(job, state)
-    local = state.get(_rank_key(job))
-    if local is not None and local.get("rounds") != state["rounds"]:
-        local = None  # of an older checkpoint, in which this rank took part
-    parts = [(_common_tensors(job), state["common"])]
+    local, common = _own_part(job, state), _common_parts(job)
+    shared = state[_common_key(job)]
+    if local is None and "server" not in shared:  # without control variates
+        common.pop("server", None)
+    sources: list[tuple[dict[str, Parts], Any]] = [(common, shared)]
     algorithm, work = job.initial_state(), RankWork()
     if local is not None:
-        parts.append((_rank_tensors(job), local))
+        sources.append((_rank_parts(job), local))
         arrays = {k: v.cpu().numpy().copy() for k, v in local["algorithm"].items()}
         algorithm, work = unflatten(algorithm, arrays), RankWork(**local["work"])
-    pairs = [
-        (tensors, source.get(name, {}), name)
-        for targets, source in parts
-        for name, tensors in targets.items()
-    ]
-    for tensors, loaded, name in pairs:  # before anything is written
-        shapes = {k: tensor.shape for k, tensor in loaded.items()}
-        if shapes != {k: tensor.shape for k, tensor in tensors.items()}:
-            text = f"the state is damaged: tensors of its {name} have other shapes"
-            raise DataError(text)
-    for tensors, loaded, _ in pairs:
-        for k, tensor in tensors.items():
-            tensor.copy_(loaded[k])
+    _copy_parts(sources)
     job.rounds, job.state = int(state["rounds"]), algorithm
     job.scale = float(state["scale"])
     if local is None:
         job.model.set_parameters()
-    if job.variates is not None:
+    if job.variates is not None and "server" in common:
         job.variates.is_initialised = bool(state["variates_initialised"])
         if local is None:
             job.variates.reset_to_server()
@@ -98,8 +93,44 @@ def load_job_state(job: Job, state: Mapping[str, Any]) -> RankWork:
     return work
 
 
+def _own_part(job: Job, state: Mapping[str, Any]) -> Any:
+    """The part of this rank in a state; None where the rank joins."""
+    local = state.get(_rank_key(job))
+    if state["aggregator"] != repr(job.algorithm):
+        if job.is_first:
+            text = "the state is of %s: what all ranks share is loaded, no local steps"
+            _log.warning(text, state["aggregator"])
+        return None
+    if local is not None and local.get("rounds") != state["rounds"]:
+        return None  # of an older checkpoint, in which this rank took part
+    return local
+
+
+def _copy_parts(sources: list[tuple[dict[str, Parts], Any]]) -> None:
+    """Copy vectors of a state into parts of vectors, all or none.
+
+    Raises:
+        DataError: shapes differ.
+    """
+    pairs = [
+        (parts, source.get(name, {}), name)
+        for targets, source in sources
+        for name, parts in targets.items()
+    ]
+    for parts, loaded, name in pairs:  # before anything is written
+        shapes = {k: tensor.shape for k, tensor in loaded.items()}
+        if shapes != {k: _joined_shape(tensors) for k, tensors in parts.items()}:
+            text = f"the state is damaged: tensors of its {name} have other shapes"
+            raise DataError(text)
+    for parts, loaded, _ in pairs:
+        for k, tensors in parts.items():
+            wholes = loaded[k].split([part.shape[-1] for part in tensors], dim=-1)
+            for part, whole in zip(tensors, wholes, strict=True):
+                part.copy_(whole)
+
+
 def _require_identity(job: Job, state: Mapping[str, Any]) -> None:
-    """Require a state of this format, model, aggregator and server step.
+    """Require a state of this format, model and server step.
 
     Raises:
         DataError: it is another.
@@ -112,46 +143,62 @@ def _require_identity(job: Job, state: Mapping[str, Any]) -> None:
         if loaded != value:
             text = f"the state is of another job: its {name} is {loaded}, not {value}"
             raise DataError(text)
+    if _common_key(job) not in state:
+        text = f"the state is of a job with other shards: it has no {_common_key(job)}"
+        raise DataError(text)
 
 
-def _common_tensors(job: Job) -> dict[str, Tensors]:
-    """Tensors that are the same on all ranks."""
+def _common_parts(job: Job) -> dict[str, Parts]:
+    """Vectors that are the same on all ranks."""
     model, variates = job.model, job.variates
     lists = {"anchor": model.anchor, "memory": model.memory, "average": model.average}
     lists["server"] = [] if variates is None else variates.server
-    return _by_index(lists)
+    return _by_precision(lists)
 
 
-def _rank_tensors(job: Job) -> dict[str, Tensors]:
-    """Tensors that belong to this rank."""
-    compressed, variates = job.exchange.compressed, job.variates
-    lists = {"parameters": [y.detach() for y in job.model.parameters]}
+def _rank_parts(job: Job) -> dict[str, Parts]:
+    """Vectors that belong to this rank."""
+    compressed, variates, model = job.exchange.compressed, job.variates, job.model
+    buckets = range(len(model.layout.buckets))
+    lists = {"parameters": [part for b in buckets for part in model.pieces(b)]}
     lists["residual"] = [] if compressed is None else compressed.residuals
     if variates is not None:
         lists |= {"variate": variates.client, "totals": variates.totals}
-    return _by_index(lists)
+    return _by_precision(lists)
 
 
-def _by_index(lists: Mapping[str, list[torch.Tensor]]) -> dict[str, Tensors]:
-    """Lists of tensors by their index, as text; empty lists are left out."""
-    return {
-        name: {str(k): tensor for k, tensor in enumerate(tensors)}
-        for name, tensors in lists.items()
-        if tensors
-    }
+def _by_precision(lists: Mapping[str, list[torch.Tensor]]) -> dict[str, Parts]:
+    """Parts of vectors by precision; empty lists are left out."""
+    named: dict[str, Parts] = {}
+    for name, tensors in lists.items():
+        for tensor in tensors:
+            by_name = named.setdefault(name, {})
+            by_name.setdefault(str(tensor.dtype).removeprefix("torch."), []).append(
+                tensor
+            )
+    return named
 
 
-def _clone(tensors: Tensors) -> Tensors:
-    return {k: tensor.detach().clone() for k, tensor in tensors.items()}
+def _join(parts: Parts) -> dict[str, torch.Tensor]:
+    """Whole vectors, as copies."""
+    return {k: torch.cat(tensors, dim=-1) for k, tensors in parts.items()}
+
+
+def _joined_shape(tensors: list[torch.Tensor]) -> tuple[int, ...]:
+    size = sum(tensor.shape[-1] for tensor in tensors)
+    return (*tensors[0].shape[:-1], size)
 
 
 def _rank_key(job: Job) -> str:
-    return f"rank {job.comm.rank} of {job.comm.ranks}"
+    return f"rank {job.comm.rank} of {job.comm.ranks}{job.shards.name}"
+
+
+def _common_key(job: Job) -> str:
+    return f"common{job.shards.name}"
 
 
 def _identity(job: Job) -> dict[str, Any]:
     return {
-        "layout": job.model.layout.signature,
-        "aggregator": repr(job.algorithm),
+        "model": job.model.layout.form,
         "server_step": repr(job.options.server_step),
     }

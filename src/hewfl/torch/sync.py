@@ -35,6 +35,7 @@ from hewfl.displacements.sketched_displacements import (
 from hewfl.server.line_search import LineSearchResult, fit_line_search, trial_lengths
 from hewfl.server.state import checked_decision
 from hewfl.torch.collectives import RankError, name_ranks, ring_bytes
+from hewfl.torch.exchange import split_unmoved
 from hewfl.torch.job import Access, Job, are_same
 from hewfl.torch.rendezvous import Purpose, RankRecords, RankWork
 from hewfl.torch.shared_model import is_finite
@@ -53,13 +54,15 @@ class RoundOutcome:
     Attributes:
         cohort: participating ranks, and their work.
         decision: of the algorithm.
-        state: of the algorithm afterwards.
+        state: of the algorithm afterwards; as before where the decision is rejected.
+        unmoved: ranks that did steps and stayed where they were.
         line_search: along the step, None without one.
     """
 
     cohort: Cohort
     decision: Decision
     state: Any
+    unmoved: Int64[Ints, " u"]
     line_search: LineSearchResult | None = None
 
 
@@ -70,13 +73,17 @@ def sync(job: Job, work: RankWork) -> SyncReport | None:
         The report; None if no rank had done a step.
 
     Raises:
-        RankError: ranks are missing or disagree, no displacement is finite, or the new
-            model would not be; the model is then as it was.
+        RankError: ranks are missing or disagree, no displacement is finite, the new
+            model would not be, or parameters moved though no step was counted; the
+            model is then as it was.
     """
     samples = job.options.server_step.line_search_samples
     if samples is not None and job.probe is None:
         rule = "left out without a probe (`HewLocalSGD.set_probe`)"
         raise invalid("server_step.line_search_samples", rule, samples)
+    uncounted = work.total_step == 0 and _has_moved(job)
+    counts = job.shards.sum(np.array([uncounted, work.tokens], dtype=np.float64))
+    work = replace(work, uncounted=bool(counts[0]), tokens=int(counts[1]))
     apply_pending(job)
     start, sent_before = time.perf_counter(), job.comm.bytes_sent
     last = job.product, job.weights_digest
@@ -85,6 +92,7 @@ def sync(job: Job, work: RankWork) -> SyncReport | None:
         wait_seconds = time.perf_counter() - start
         sketch_check = _check_last(job, records)
         job.is_over = bool(records.rows["leaving"].all())
+        _require_counted(job, records)
         outcome = None
         if records.purpose is Purpose.FIRST_STEP:  # this rank has left its loop
             _initialise_variates(job, records)
@@ -96,7 +104,8 @@ def sync(job: Job, work: RankWork) -> SyncReport | None:
     if outcome is None:
         return sync(job, work)
     job.state, job.rounds = outcome.state, job.rounds + 1
-    outcome = replace(outcome, decision=_note_zero_weights(job, outcome))
+    if not outcome.decision.rejected:
+        outcome = replace(outcome, decision=_note_zero_weights(job, outcome))
     report = SyncReport(
         bytes_sent=job.comm.bytes_sent - sent_before,
         seconds=time.perf_counter() - start,
@@ -112,6 +121,30 @@ def sync(job: Job, work: RankWork) -> SyncReport | None:
     if outcome.line_search is not None:
         job.scale *= outcome.line_search.step_size_factor
     return report
+
+
+def _has_moved(job: Job) -> bool:
+    """Whether parameters moved since the last round, or since a pending sum started."""
+    if job.pending is not None and not job.model.is_captured:
+        return False  # a lost rank: it restarts from the new model
+    return job.model.has_moved()
+
+
+def _require_counted(job: Job, records: RankRecords) -> None:
+    """Require that no rank's parameters moved without a step.
+
+    Raises:
+        RankError: they did; the same error on every rank.
+    """
+    strays = np.flatnonzero(records.rows["uncounted"]).tolist()
+    if strays:
+        job.exchange.discard_sum()
+        text = (
+            f"parameters moved on {name_ranks(strays)} without `optimizer.step()` "
+            "being seen, so that nothing would be averaged: is the loop inside "
+            "`with HewLocalSGD(...)`, and are all steps those of its optimisers?"
+        )
+        raise RankError(text)
 
 
 def _meanwhile(job: Job) -> NDArray[np.uint8] | None:
@@ -143,7 +176,7 @@ def _initialise_variates(job: Job, records: RankRecords) -> None:
     participants = np.flatnonzero((finite != 0) & (leaving == 0))
     job.variates.initialise(participants)
     lost = np.flatnonzero(finite == 0).tolist()
-    if lost and job.comm.rank == 0:
+    if lost and job.is_first:
         text = "the first gradient was not finite on %s; it is replaced by the mean"
         _log.warning(text, name_ranks(lost))
     if job.trace is not None:
@@ -175,22 +208,16 @@ def _aggregate(job: Job, records: RankRecords) -> RoundOutcome:
 
 def _aggregate_sum(job: Job, records: RankRecords) -> RoundOutcome:
     """Decide from sketches or counts; then one sum."""
-    participants, rows, exchange = records.active, None, job.exchange
-    if job.access is Access.PRODUCTS:
-        table = records.sketches
-        if table is None:
-            table = job.comm.gather(exchange.sketch(job.rounds))
-        rows = exchange.decode_sketches(table)
-        finite = np.asarray(np.isfinite(rows).all(axis=1))
-        participants = participants[finite[participants]]
-        rows = rows if len(participants) == len(rows) else rows[participants]
-    sketches = SketchedDisplacements(
-        len(participants), job.model.layout.parameters, rows
-    )
+    exchange = job.exchange
+    participants, unmoved, rows = _gather_sketches(job, records)
+    sketches = SketchedDisplacements(len(participants), job.shards.total, rows)
     round_ = _make_round(job, NoAnchor(), sketches, participants, records)
     decision, state = checked_decision(job.algorithm, round_, job.state)
     if decision.step is not None:
         raise NeedsEntriesError
+    if _is_rejected(job, decision):
+        exchange.discard_sum()
+        return _reject(job, round_.cohort, decision, unmoved)
     weights = np.zeros(job.comm.ranks)
     weights[participants] = decision.weights
     predicted = job.predicted if exchange.is_pending else None
@@ -199,11 +226,11 @@ def _aggregate_sum(job: Job, records: RankRecords) -> RoundOutcome:
     else:
         decision = replace(decision, weights=predicted[participants])
     if job.options.overlap:
-        lost = np.setdiff1d(records.active, participants)
+        lost = np.setdiff1d(records.active, [*participants, *unmoved])
         if job.comm.rank not in lost:  # a lost rank restarts from the new x
             job.model.capture()
         job.pending = decision, job.rounds
-        return RoundOutcome(round_.cohort, decision, state)
+        return RoundOutcome(round_.cohort, decision, state, unmoved)
     unchecked: tuple[Any, Any, RoundModel, Any] | None = None
     algorithm = job.algorithm
     has_value = decision.value is not None and rows is not None
@@ -227,19 +254,46 @@ def _aggregate_sum(job: Job, records: RankRecords) -> RoundOutcome:
             job.access = Access.NONE
     _commit(job, job.rounds)
     job.unchecked = unchecked if multiplies else None
-    return RoundOutcome(round_.cohort, decision, state, search)
+    return RoundOutcome(round_.cohort, decision, state, unmoved, search)
+
+
+def _gather_sketches(
+    job: Job, records: RankRecords
+) -> tuple[Int64[Ints, " s"], Int64[Ints, " u"], Float64[Array, "s k"] | None]:
+    """The active ranks with finite sketches, those that did not move, and the sketches.
+
+    None where the algorithm needs none. A collective call where they have not come with
+    the rendezvous.
+    """
+    participants = records.active
+    if job.access is not Access.PRODUCTS:
+        return participants, participants[:0], None
+    table = records.sketches
+    if table is None:
+        table = job.comm.gather(job.exchange.sketch(job.rounds))
+    rows = job.exchange.decode_sketches(table)
+    finite = np.asarray(np.isfinite(rows).all(axis=1))
+    participants = participants[finite[participants]]
+    participants, unmoved = split_unmoved(participants, np.any(rows, axis=1))
+    rows = rows if len(participants) == len(rows) else rows[participants]
+    return participants, unmoved, rows
 
 
 def _aggregate_entries(job: Job, records: RankRecords) -> RoundOutcome:
     """Exchange shards, so that the algorithm sees all entries."""
     exchange, variates = job.exchange, job.variates
     total_steps = records.rows["total_step"]
-    participants, shards = exchange.exchange_shards(records.active, total_steps)
+    participants, unmoved, shards = exchange.exchange_shards(
+        records.active, total_steps
+    )
     anchor: Any = NoAnchor()
     if job.reads_anchor:
         anchor = np.asarray(exchange.own_part(job.model.anchor))
     round_ = _make_round(job, anchor, shards, participants, records)
+    assert shards is not None, "there is a participant"
     decision, state = checked_decision(job.algorithm, round_, job.state)
+    if _is_rejected(job, decision):
+        return _reject(job, round_.cohort, decision, unmoved)
     shard = decision.step
     shard = shards.combine(decision.weights) if shard is None else shard
     step = exchange.gather_shards(shard)
@@ -253,7 +307,32 @@ def _aggregate_entries(job: Job, records: RankRecords) -> RoundOutcome:
             raise _range_error(job, decision)
         variates.commit(client, server)
     _commit(job, job.rounds)
-    return RoundOutcome(round_.cohort, decision, state, search)
+    return RoundOutcome(round_.cohort, decision, state, unmoved, search)
+
+
+def _is_rejected(job: Job, decision: Decision) -> bool:
+    """Whether any rank rejects the round; a collective call of rules that measure.
+
+    Machines of different kinds may compute numbers that differ in the last bit, on the
+    two sides of a limit.
+    """
+    if not (decision.measured or decision.rejected):
+        return False
+    votes = job.shards.sum(job.comm.sum(np.array([float(decision.rejected)])))
+    return bool(votes[0] > 0)
+
+
+def _reject(
+    job: Job, cohort: Cohort, decision: Decision, unmoved: Int64[Ints, " u"]
+) -> RoundOutcome:
+    """Every rank starts again from x, and nothing else changes."""
+    job.model.set_parameters()
+    nothing = np.zeros_like(decision.weights)
+    status = f"rejected: {decision.status}"
+    decision = replace(decision, weights=nothing, status=status, rejected=True)
+    if job.is_first:
+        _log.warning("round %d: %s", job.rounds + 1, status)
+    return RoundOutcome(cohort, decision, job.state, unmoved)
 
 
 def _make_round(
@@ -270,7 +349,12 @@ def _make_round(
         InvalidInputError: the algorithm needs sizes, and a rank did not count tokens.
     """
     if len(participants) == 0:
-        raise RankError("no rank's model was finite")
+        text = (
+            f"no rank's model was finite in round {job.rounds + 1}; the common model "
+            "is as it was: return to it (`discard_local_steps`) or load a checkpoint, "
+            "and lower the learning rate"
+        )
+        raise RankError(text)
     H, tokens = (
         records.rows["steps"][participants],
         records.rows["tokens"][participants],
@@ -356,9 +440,11 @@ def _advance(
     for b, step in enumerate(steps):
         part, reach = job.model.advance(b, step, multiplies=multiplies)
         product, magnitudes = product + part, [*magnitudes, reach]
-    if not job.model.is_representable(magnitudes):
+    is_lost = not job.model.is_representable(magnitudes)
+    totals = job.shards.sum(np.array([is_lost, float(product)], dtype=np.float64))
+    if totals[0]:
         raise _range_error(job, decision)
-    return float(product)
+    return float(totals[1])
 
 
 def _commit(job: Job, rounds: int) -> None:
@@ -423,11 +509,13 @@ def _check_last(job: Job, records: RankRecords) -> SketchCheck | None:
 
 def _note_zero_weights(job: Job, outcome: RoundOutcome) -> Decision:
     """The decision, with the names of ranks without weight in its status."""
-    decision, participants = outcome.decision, outcome.cohort.clients
-    text = name_zero_weights(job.zero_weight, decision.weights, participants)
+    decision, unmoved = outcome.decision, outcome.unmoved
+    ranks = np.concatenate([outcome.cohort.clients, unmoved])
+    weights = np.concatenate([decision.weights, np.zeros(len(unmoved))])
+    text = name_zero_weights(job.zero_weight, weights, ranks)
     if not text:
         return decision
-    if job.comm.rank == 0:
+    if job.is_first:
         hint = "its work has no effect: check its data, or choose another aggregator"
         _log.warning("round %d: %s (%s)", job.rounds, text, hint)
     return replace(decision, status=f"{decision.status}; {text}")
@@ -445,7 +533,7 @@ def name_zero_weights(
     Args:
         counts: consecutive rounds with weight zero, of all ranks; updated.
         weights: of the participants.
-        participants: ranks with a finite displacement.
+        participants: ranks with a finite displacement, zero or not.
     """
     counts[participants] = np.where(weights == 0, counts[participants] + 1, 0)
     named = participants[counts[participants] == ZERO_WEIGHT_ROUNDS].tolist()
@@ -457,9 +545,9 @@ def name_zero_weights(
 def _describe(job: Job, records: RankRecords, outcome: RoundOutcome) -> dict[str, Any]:
     """What a report says of ranks and weights; lost ranks are logged."""
     participants, ranks = outcome.cohort.clients, range(job.comm.ranks)
-    active = set(records.active.tolist())
+    active = set(records.active.tolist()) - set(outcome.unmoved.tolist())
     lost = tuple(sorted(active - set(participants.tolist())))
-    if lost and job.comm.rank == 0:
+    if lost and job.is_first:
         text = "round %d: weight zero for %s, whose model was not finite"
         _log.warning(text, job.rounds, name_ranks(lost))
     weights = np.zeros(len(ranks))
@@ -477,4 +565,6 @@ def _describe(job: Job, records: RankRecords, outcome: RoundOutcome) -> dict[str
         "gap": float(outcome.decision.gap),
         "ring_bytes": sum(ring_bytes(size, len(ranks)) for size in sizes),
         "line_search": outcome.line_search,
+        "measured": dict(outcome.decision.measured),
+        "accepted": not outcome.decision.rejected,
     }

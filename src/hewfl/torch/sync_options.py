@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from numbers import Real
@@ -30,7 +30,8 @@ class SyncReport:
         weights: w_i of every rank.
         steps: H_i of every rank.
         tokens: counted by every rank.
-        idle: ranks without a step, or at learning rate zero; weight zero.
+        idle: ranks without a step, at learning rate zero, or, where displacements are
+            compared, that did not move; weight zero.
         excluded: ranks whose displacement was not finite; weight zero.
         finished: ranks whose loops have ended; if it is all of them, the round is the
             last.
@@ -44,6 +45,9 @@ class SyncReport:
         seconds: from arrival to the new model.
         wait_seconds: of these, until the last rank arrived.
         line_search: losses along the step, None without a line search.
+        measured: numbers that the aggregator measured, such as `kappa`, by name.
+        accepted: whether the step was taken. In a round that the aggregator rejects
+            every rank starts again from the common model.
     """
 
     round: int
@@ -61,6 +65,8 @@ class SyncReport:
     seconds: float
     wait_seconds: float
     line_search: LineSearchResult | None = None
+    measured: Mapping[str, float] = field(default_factory=dict)
+    accepted: bool = True
 
 
 Class = TypeVar("Class", bound=type)
