@@ -9,6 +9,7 @@ import numpy as np
 
 from hewfl.core.array_types import Float64
 from hewfl.core.atomic import read_json
+from hewfl.core.rounding import format_lower
 from hewfl.core.validation import Array
 from hewfl.errors import DataError
 from hewfl.experiments.candidates import Choice, Trials
@@ -654,13 +655,14 @@ def _audit(run: PageRun) -> Html:
 
 def _audit_sentence(method: Mapping[str, Any], L: str) -> Html:
     label, audit = method["label"], method["audit"]
-    checks, broken, slack = audit["checks"], audit["violations"], audit["least_slack"]
+    checks, broken = audit["checks"], audit["violations"]
+    slack = format_lower(audit["least_slack"])
     begin = f"The certificate of {label} was checked {checks} times, over all seeds,"
     if broken == 0:
-        text = f"{begin} and held every time; the least slack was {slack:.3g}."
+        text = f"{begin} and held every time; the least slack was {slack}."
         return tag("p", text)
     return warning(
-        f"{begin} and failed {broken} times; the least slack was {slack:.3g}. The "
+        f"{begin} and failed {broken} times; the least slack was {slack}. The "
         f"smoothness constant of this run is {L}: the certificate holds only if it is "
         "not too small."
     )
