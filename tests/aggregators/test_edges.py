@@ -150,8 +150,9 @@ def test_a_pipeline_tells_its_rule_the_truth() -> None:
 
 def test_a_map_of_another_shape_is_refused(rng: np.random.Generator) -> None:
     class Halves(PreAggregation):
-        def linear_map(self, displacements: Any) -> Any:
-            return np.full((2, displacements.n), 1 / displacements.n)
+        def linear_map(self, round_: Any) -> Any:
+            n = round_.displacements.n
+            return np.full((2, n), 1 / n)
 
     with pytest.raises(RuleError, match="linear_map"):
         Pipeline(Halves(), make("mean"))(rng.standard_normal((4, 5)))

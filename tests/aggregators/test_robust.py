@@ -215,7 +215,7 @@ def test_ties_share_a_place() -> None:
     third = 1 / 3
     expected = [third, 0, third, 0, third]
     np.testing.assert_allclose(decision.weights, expected, rtol=1e-14)
-    # β = 0.2 keeps 1, 1, 5: two places for three clients at 1
+    # f = 1 keeps 1, 1, 5: two places for three clients at 1
     decision, _ = decide(Method(LocalSGD(1.0), TrimmedMean()), of(5), moved)
     np.testing.assert_allclose(decision.step, [7 / 3], rtol=1e-14)
     two = 2 / 9
@@ -224,14 +224,14 @@ def test_ties_share_a_place() -> None:
 
 def test_trimmed_mean_by_hand() -> None:
     moved = [[0.0, -50.0], [1.0, 3.0], [2.0, 4.0], [3.0, 8.0], [99.0, 9.0]]
-    for trim, step in (
+    for f, step in (
         (0.0, (21.0, -5.2)),
         (0.19, (21.0, -5.2)),  # ⌊0.95⌋ = 0
         (0.2, (2.0, 5.0)),
         (0.4, (2.0, 4.0)),
         (0.49, (2.0, 4.0)),
     ):
-        decision, _ = decide(Method(LocalSGD(1.0), TrimmedMean(trim)), of(5), moved)
+        decision, _ = decide(Method(LocalSGD(1.0), TrimmedMean(f)), of(5), moved)
         np.testing.assert_allclose(decision.step, step, rtol=1e-14)
     decision, _ = decide(Method(LocalSGD(1.0), TrimmedMean()), of(5), moved)
     sixth = 1 / 6  # kept: clients 2, 3, 4 in both columns
@@ -269,9 +269,7 @@ def test_krum_by_hand() -> None:
     np.testing.assert_array_equal(decision.weights, [0, 1, 0, 0, 0])
     assert decision.status == "lowest score, 1 faulty clients assumed"
     # f = 0, three neighbours: 1 + 9 + 49, 1 + 4 + 36, 4 + 9 + 16, …: the third
-    decision, _ = decide(
-        Method(LocalSGD(1.0), Krum(byzantine_fraction=0.0)), of(5), moved
-    )
+    decision, _ = decide(Method(LocalSGD(1.0), Krum(f=0.0)), of(5), moved)
     np.testing.assert_array_equal(decision.weights, [0, 0, 1, 0, 0])
     # ⌊0.5 · 5⌋ = 2 lowest of the first scores, and ⌊0.6 · 5⌋ = 3
     decision, _ = decide(Method(LocalSGD(1.0), MultiKrum()), of(5), moved)
@@ -289,14 +287,10 @@ def test_krum_by_hand() -> None:
 def test_krum_reckons_with_no_more_bad_than_its_bound_allows() -> None:
     # n ≥ 2f + 3: of 6 clients one may be bad, though ⌊0.4 · 6⌋ = 2
     moved = np.arange(6.0)[:, None] ** 2
-    decision, _ = decide(
-        Method(LocalSGD(1.0), Krum(byzantine_fraction=0.4)), of(6), moved
-    )
+    decision, _ = decide(Method(LocalSGD(1.0), Krum(f=0.4)), of(6), moved)
     assert "1 faulty" in decision.status
     for n in (1, 2):
-        decision, _ = decide(
-            Method(LocalSGD(1.0), Krum(byzantine_fraction=0.4)), of(n), moved[:n]
-        )
+        decision, _ = decide(Method(LocalSGD(1.0), Krum(f=0.4)), of(n), moved[:n])
         np.testing.assert_array_equal(decision.weights, np.full(n, 1 / n))
 
 
@@ -383,15 +377,15 @@ def test_centred_clipping_is_its_formula(rng: np.random.Generator) -> None:
     [
         (
             lambda: Method(LocalSGD(1.0), TrimmedMean(0.5)),
-            "`trim` must be from 0 to below 0.5",
+            "`f` must be a count .* or a fraction",
         ),
         (
             lambda: Method(LocalSGD(1.0), Krum(0.5)),
-            "`byzantine_fraction` must be from 0 to below 0.5",
+            "`f` must be a count .* or a fraction",
         ),
         (
             lambda: Method(LocalSGD(1.0), MultiKrum(0.7)),
-            "`byzantine_fraction` must be from 0 to below 0.5",
+            "`f` must be a count .* or a fraction",
         ),
         (
             lambda: Method(LocalSGD(1.0), MultiKrum(selected_fraction=1.5)),

@@ -39,7 +39,7 @@ def test_the_list_and_one_of_it() -> None:
     assert "McMahan 2017" in listed
     one = runner.invoke(app, ["methods", "krum"], env={"COLUMNS": "120"}).output
     assert "Blanchard et al." in one
-    assert "0.25" in one  # the default of `byzantine_fraction`
+    assert "0.25" in one  # the default of `f`
     assert "momentum" in one
 
 

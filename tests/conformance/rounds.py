@@ -42,13 +42,16 @@ def make_round(
     moved = np.asarray(displacements)
     if moved.dtype.kind != "f":
         moved = moved.astype(np.float64)
-    return matrix_round(
+    round_ = matrix_round(
         anchor=np.zeros(moved.shape[1]),
         displacements=moved,
         cohort=cohort,
         plan=algorithm.plan(cohort, state),
         losses=None if losses is None else np.asarray(losses, dtype=np.float64),
     )
+    if "root" not in algorithm.demands.needs:
+        return round_
+    return replace(round_, root=np.linspace(-1.0, 2.0, moved.shape[1]))
 
 
 def decide(

@@ -54,7 +54,7 @@ class Case:
 
 
 AVERAGING_NOT = {"normalized-mean", "fedmgda", "fedaware", "fedexp", "qfedavg", "sieve"}
-AVERAGING_NOT |= {"centered-clipping"}
+AVERAGING_NOT |= {"centered-clipping", "signguard", "fltrust"}
 """Aggregators whose weights need not sum to one."""
 
 
@@ -84,7 +84,7 @@ def of_aggregators() -> list[Case]:
         Case("qfedavg-half", under(a.QFedAvg(q=0.5)), averages=False),
         Case("agreement-half", under(a.Agreement(power=0.5))),
         Case("median-by-size", under(a.GeometricMedian(by="size"))),
-        Case("trimmed-mean-most", under(a.TrimmedMean(trim=0.4))),
+        Case("trimmed-mean-most", under(a.TrimmedMean(f=0.4))),
         Case(
             "clipping-length",
             under(a.CenteredClipping(radius=0.1, relative=False)),
@@ -110,6 +110,20 @@ def of_aggregators() -> list[Case]:
             under(Pipeline(a.Clip(max_norm=1.5), a.CoordinateMedian())),
             averages=False,
         ),
+        Case(
+            "arc-nnm-trimmed",
+            under(a.make("arc+nnm+trimmed-mean", f=2)),
+            averages=False,
+        ),
+        Case("nnm-mean", under(a.make("clip+nnm+mean", f=2)), averages=False),
+        Case("softmix", under(a.make("softmix+geometric-median")), averages=False),
+        Case("momentum", under(a.make("worker-momentum+nnm+krum"))),
+        Case("momentum-median", under(a.make("worker-momentum+coordinate-median"))),
+        Case(
+            "momentum-sketch",
+            under(Pipeline(a.WorkerMomentum(memory="sketch", size=16), a.Krum())),
+        ),
+        Case("momentum-trust", under(a.make("worker-momentum+trust"))),
         Case(
             "clipped-exact",
             under(Pipeline(a.Clip(ratio=0.5), a.ExactWeights(kappa=3.0))),
@@ -255,6 +269,9 @@ def arrays(value: Any) -> Iterator[NDArray[Any]]:
     """Every array in a record of records."""
     if isinstance(value, np.ndarray):
         yield value
+    elif isinstance(value, tuple):
+        for part in value:
+            yield from arrays(part)
     elif dataclasses.is_dataclass(value):
         for field in dataclasses.fields(value):
             yield from arrays(getattr(value, field.name))
@@ -264,6 +281,8 @@ def permuted(value: Any, order: NDArray[np.int64]) -> Any:
     """The same record with every array of one row per client reordered."""
     if isinstance(value, np.ndarray):
         return value[order] if value.shape[:1] == (N,) else value
+    if isinstance(value, tuple):
+        return tuple(permuted(part, order) for part in value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
         moved = {name: permuted(field, order) for name, field in fields.items()}
@@ -341,8 +360,10 @@ def test_a_call_on_arrays_decides_as_in_a_round(
             called,
             sizes=cohort.data_sizes[order],
             steps=cohort.horizons[order],
+            step_sizes=round_.plan.step_sizes[order],
             clients=order,
             losses=losses,
+            root=round_.root,
         )
         np.testing.assert_allclose(
             answer.weights, decision.weights[order], atol=WEIGHTS
@@ -359,9 +380,10 @@ def test_a_call_leaves_out_what_is_not_finite(
     moved = rng.standard_normal((N, D))
     spoilt = np.insert(moved, 2, np.nan, axis=0)
     losses = np.arange(1.0, N + 2)
-    answer, _ = rule(spoilt, losses=losses, clients=np.arange(N + 1))
+    root = np.ones(D)
+    answer, _ = rule(spoilt, losses=losses, clients=np.arange(N + 1), root=root)
     keep = np.delete(np.arange(N + 1), 2)
-    other, _ = rule(moved, losses=losses[keep], clients=keep)
+    other, _ = rule(moved, losses=losses[keep], clients=keep, root=root)
     assert answer.weights[2] == 0
     assert "not finite" in answer.status
     np.testing.assert_allclose(answer.step, other.step, atol=1e-12)

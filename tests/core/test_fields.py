@@ -14,7 +14,7 @@ from hewfl.core.validation import (
     BelowOne,
     Converted,
     Count,
-    Minority,
+    Faulty,
     Nonnegatives,
     Part,
     Positive,
@@ -31,7 +31,7 @@ class Everything(Validated):
     part: Part = 0.0
     share: Share = 1.0
     below: BelowOne = 0.0
-    few: Minority = 0.0
+    few: Faulty = 0.0
     count: Count = 1
     some: Positives = 1.0
     often: Positive | Callable[[int], float] = 1.0
@@ -48,7 +48,10 @@ class Everything(Validated):
         ({"share": 1.5}, "`share` must be above 0 and at most 1; got 1.5"),
         ({"share": 0.0}, "`share` must be a positive finite number"),
         ({"below": 1.0}, "`below` must be from 0 to below 1; got 1.0"),
-        ({"few": 0.5}, "`few` must be from 0 to below 0.5; got 0.5"),
+        (
+            {"few": 0.5},
+            "or a fraction from 0 to below 0.5; got 0.5",
+        ),
         ({"count": 0}, "`count` must be at least 1; got 0"),
         ({"some": (1.0, -2.0)}, "`some` must be positive; got -2.0"),
         ({"often": -1.0}, "`often` must be a positive finite number; got -1.0"),

@@ -192,7 +192,7 @@ def test_mistakes_are_named(change: str, text: str) -> None:
         ),
         ({"method": "FedAvg"}, "exactly one of learning_rate, step_scale, total, ampl"),
         ({"method": "Krum", "step_scale": 1}, "'Krum' is now called krum"),
-        ({"method": "krum", "total": 1, "bad": 0.1}, "now called `byzantine_fr"),
+        ({"method": "krum", "total": 1, "bad": 0.1}, "now called `f`"),
         ({"method": "fedavg", "step_scale": 1}, "'fedavg' is spelled FedAvg"),
         ({"method": ["FedAvg"]}, "`methods[0].method` must be one of"),
         ({"method": {}}, "`methods[0].method` must be one of"),
@@ -282,9 +282,9 @@ def test_aggregators_are_read_with_their_fields() -> None:
         "agreement": {"power": 1.0},
         "geometric-median": {"smoothing": 1e-3, "iterations": 3},
         "coordinate-median": {},
-        "trimmed-mean": {"trim": 0.25},
-        "krum": {"byzantine_fraction": 0.2},
-        "multi-krum": {"byzantine_fraction": 0.2, "selected_fraction": 0.75},
+        "trimmed-mean": {"f": 0.25},
+        "krum": {"f": 0.2},
+        "multi-krum": {"f": 0.2, "selected_fraction": 0.75},
         "centered-clipping": {"radius": 2.0, "iterations": 1, "relative": False},
     }
     given = table()
@@ -297,9 +297,9 @@ def test_aggregators_are_read_with_their_fields() -> None:
         aggregator = method.entry(2.0).algorithm.aggregator  # type: ignore[attr-defined]  # a `Method`
         for name, value in fields[method.method].items():
             assert getattr(aggregator, name) == value
-    bad = {"method": "krum", "step_scale": 0.5, "byzantine_fraction": 0.6}
+    bad = {"method": "krum", "step_scale": 0.5, "f": 0.6}
     given["methods"] = [bad]
-    with pytest.raises(InvalidInputError, match=r"krum\.byzantine_fraction"):
+    with pytest.raises(InvalidInputError, match=r"krum\.f"):
         spec_from_table(given)
 
 

@@ -53,7 +53,7 @@ QUIET: dict[str, Any] = {"fraction_evaluate": 0.0, "max_share": 1.0}
 """`max_share` of 1: as FedAvg weighs."""
 WITHOUT_STEPS = [
     name
-    for name in NAMES
+    for name in (*NAMES, "clip+nnm+geometric-median", "arc+nnm+trimmed-mean")
     if name not in ("oracle", "qfedavg")
     and not make(name).needs & {"steps", "step_sizes", "losses", "clients", "root"}
 ]

@@ -104,7 +104,7 @@ def test_attacked_rounds_are_refused_and_clean_ones_accepted() -> None:
     )
     certified = [
         Method(LocalSGD(0.02), Certified(rule, f=2, refuse_above=10.0), name=rule.name)
-        for rule in (Mean(), CoordinateMedian(), Krum(byzantine_fraction=0.3))
+        for rule in (Mean(), CoordinateMedian(), Krum(f=0.3))
     ]
     trace = simulate(PROBLEM, attack, certified, rounds=5, seed=0, start=np.ones(4))
     mean, median, _ = (trace.of(k) for k in range(3))

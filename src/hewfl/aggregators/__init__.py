@@ -5,10 +5,11 @@
     HewStrategy(aggregator="geometric-median")     # in Flower, by name
 
 `make(name, **options)` gives one by its name, the same everywhere: in specs, in the
-command, in Flower and in torch jobs. `NAMES` lists them.
+command, in Flower and in torch jobs. `NAMES` lists them. A name may put
+pre-aggregations (`PREAGGREGATIONS`) before the rule: "clip+nnm+geometric-median".
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any
@@ -21,7 +22,13 @@ from hewfl.aggregators.averaging import (
     PowerWeights,
     QFedAvg,
 )
-from hewfl.aggregators.coordinatewise import CoordinateMedian, TrimmedMean
+from hewfl.aggregators.coordinatewise import (
+    Bulyan,
+    CoordinateMedian,
+    Meamed,
+    TrimmedMean,
+)
+from hewfl.aggregators.diameter import MDA
 from hewfl.aggregators.distance import (
     CenteredClipping,
     Disagreement,
@@ -32,11 +39,29 @@ from hewfl.aggregators.distance import (
 from hewfl.aggregators.exact import ExactWeights
 from hewfl.aggregators.min_norm import FedAWARE, FedMGDAPlus
 from hewfl.aggregators.oracle import Oracle
-from hewfl.aggregators.preaggregation import Clip, Pipeline, PreAggregation
+from hewfl.aggregators.preaggregation import (
+    ARC,
+    NNM,
+    Bucketing,
+    Clip,
+    Pipeline,
+    PreAggregation,
+    SoftMix,
+    WorkerMomentum,
+)
 from hewfl.aggregators.robustness import Certified
-from hewfl.aggregators.similarity import Agreement, FedAdp, Sieve
+from hewfl.aggregators.similarity import (
+    Agreement,
+    FedAdp,
+    FLTrust,
+    Sieve,
+    SignGuard,
+)
+from hewfl.aggregators.spectral import CAF, DnC
 from hewfl.aggregators.trust import Trust
+from hewfl.core.plugins import parameters_of
 from hewfl.core.validation import format_value, invalid
+from hewfl.errors import InvalidInputError
 
 _MAKERS: dict[str, tuple[Callable[..., Aggregator], dict[str, Any]]] = {
     "mean": (Mean, {}),
@@ -54,6 +79,13 @@ _MAKERS: dict[str, tuple[Callable[..., Aggregator], dict[str, Any]]] = {
     "trimmed-mean": (TrimmedMean, {}),
     "krum": (Krum, {}),
     "multi-krum": (MultiKrum, {}),
+    "meamed": (Meamed, {}),
+    "bulyan": (Bulyan, {}),
+    "mda": (MDA, {}),
+    "caf": (CAF, {}),
+    "dnc": (DnC, {}),
+    "signguard": (SignGuard, {}),
+    "fltrust": (FLTrust, {}),
     "centered-clipping": (CenteredClipping, {}),
     "fedadp": (FedAdp, {}),
     "fedaware": (FedAWARE, {}),
@@ -62,6 +94,17 @@ _MAKERS: dict[str, tuple[Callable[..., Aggregator], dict[str, Any]]] = {
     "qfedavg": (QFedAvg, {}),
     "oracle": (Oracle, {}),
 }
+PREAGGREGATIONS: Mapping[str, type[PreAggregation]] = MappingProxyType(
+    {
+        "clip": Clip,
+        "arc": ARC,
+        "nnm": NNM,
+        "bucketing": Bucketing,
+        "softmix": SoftMix,
+        "worker-momentum": WorkerMomentum,
+    }
+)
+"""Names of the pre-aggregations, which may come before an aggregator's with a "+"."""
 YARDSTICKS = ("oracle",)
 """Names of rules that only a simulation can use: it knows which clients are faulty."""
 NAMES: tuple[str, ...] = tuple(name for name in _MAKERS if name not in YARDSTICKS)
@@ -81,14 +124,27 @@ RENAMED = MappingProxyType(
     }
 )
 """Names of other libraries and of earlier versions, and ours."""
+RENAMED_OPTIONS = MappingProxyType(
+    {
+        "byzantine_fraction": "f",
+        "trim": "f",
+        "bad": "f",
+        "kept": "selected_fraction",
+        "doubt": "threshold",
+        "by_size": "by",
+    }
+)
+"""Fields of earlier versions, and what they are called now."""
 
 
 def make(name: str, **options: Any) -> Aggregator:
     """An aggregator by its name.
 
     Args:
-        name: one of `NAMES`.
-        **options: fields of its class.
+        name: one of `NAMES`, or some of `PREAGGREGATIONS` and one of `NAMES`, joined
+            by "+".
+        **options: fields of its class. Each is given to all parts that have such a
+            field: one `f` serves all.
 
     Returns:
         The aggregator.
@@ -98,15 +154,95 @@ def make(name: str, **options: Any) -> Aggregator:
 
     Examples:
         >>> from hewfl import aggregators
-        >>> aggregators.make("multi-krum", byzantine_fraction=0.2)
-        MultiKrum(byzantine_fraction=0.2, selected_fraction=0.5)
+        >>> aggregators.make("multi-krum", f=0.2)
+        MultiKrum(f=0.2, selected_fraction=0.5)
+        >>> aggregators.make("arc+nnm+trimmed-mean", f=4)
+        Pipeline(ARC(f=4), NNM(f=4), TrimmedMean(f=4))
     """
-    maker, fixed = find_maker(name)
-    try:
-        rule: Aggregator = maker(**(fixed | options))
-    except TypeError as error:
-        raise invalid("options", f"fields of {maker.__name__}", error) from error
+
+    def build(maker: Any, given: dict[str, Any]) -> Any:
+        try:
+            return maker(**given)
+        except TypeError as error:
+            raise invalid("options", f"fields of {maker.__name__}", error) from error
+
+    return assemble(name, options, build)
+
+
+def assemble(
+    name: object,
+    options: Mapping[str, Any],
+    build: Callable[[Any, dict[str, Any]], Any],
+) -> Aggregator:
+    """Build the parts of a name, each with the options that it has.
+
+    Args:
+        name: as `make` takes it.
+        options: fields; one that no part has goes to the last, which refuses it.
+        build: makes one part from its class and its fields.
+
+    Returns:
+        The aggregator.
+
+    Raises:
+        InvalidInputError: there is no such name or option, or a value is out of range.
+    """
+    makers = find_parts(name)
+    fields = [
+        [field for field in parameters_of(maker) if field not in fixed]
+        for maker, fixed in makers
+    ]
+    unknown = set(options).difference(*fields)
+    for field in sorted(unknown & RENAMED_OPTIONS.keys()):
+        text = f"is now called `{RENAMED_OPTIONS[field]}`"
+        raise InvalidInputError(f"`{field}` {text}")
+    parts = []
+    for i, (maker, fixed) in enumerate(makers):
+        names = {*fields[i], *(unknown if i == len(makers) - 1 else ())}
+        given = {key: value for key, value in options.items() if key in names}
+        parts.append(build(maker, fixed | given))
+    rule: Aggregator = parts[0] if len(parts) == 1 else Pipeline(*parts)
     return rule
+
+
+def find_parts(name: object) -> list[tuple[Any, dict[str, Any]]]:
+    """The classes behind a name with pre-aggregations, and the fields it fixes.
+
+    Args:
+        name: as `make` takes it.
+
+    Returns:
+        Pairs as of `find_maker`, the aggregator's last.
+
+    Raises:
+        InvalidInputError: there is no such name.
+    """
+    *first, last = name.split("+") if isinstance(name, str) else (name,)
+    makers: list[tuple[Any, dict[str, Any]]] = []
+    for part in first:
+        if part not in PREAGGREGATIONS:
+            near = get_close_matches(part.lower(), PREAGGREGATIONS, n=1)
+            hint = f" (did you mean {near[0]}?)" if near else ""
+            rule = f"one of {', '.join(PREAGGREGATIONS)} before a +"
+            raise invalid("aggregator", rule, format_value(part) + hint)
+        makers.append((PREAGGREGATIONS[part], {}))
+    return [*makers, find_maker(last)]
+
+
+def is_name(name: object) -> bool:
+    """Whether `make` has an aggregator of that name.
+
+    Args:
+        name: of a rule, with pre-aggregations or without.
+
+    Returns:
+        Whether it is known.
+    """
+    try:
+        find_parts(name)
+    except InvalidInputError:
+        return False
+    return True
 
 
 def find_maker(name: object) -> tuple[Any, dict[str, Any]]:
@@ -134,9 +270,10 @@ def find_maker(name: object) -> tuple[Any, dict[str, Any]]:
 
 
 __all__ = [
-    "NAMES", "Aggregator", "Agreement", "CenteredClipping", "Certified", "Clip",
-    "CoordinateMedian", "Disagreement", "ExactWeights", "FedAWARE", "FedAdp",
-    "FedExP", "FedMGDAPlus", "GeometricMedian", "Krum", "Mean", "MultiKrum",
-    "NormalizedMean", "Oracle", "Pipeline", "PowerWeights", "PreAggregation",
-    "QFedAvg", "Sieve", "TrimmedMean", "Trust", "make",
+    "ARC", "CAF", "MDA", "NAMES", "NNM", "PREAGGREGATIONS", "Aggregator", "Agreement",
+    "Bucketing", "Bulyan", "CenteredClipping", "Certified", "Clip", "CoordinateMedian",
+    "Disagreement", "DnC", "ExactWeights", "FLTrust", "FedAWARE", "FedAdp", "FedExP",
+    "FedMGDAPlus", "GeometricMedian", "Krum", "Meamed", "Mean", "MultiKrum",
+    "NormalizedMean", "Oracle", "Pipeline", "PowerWeights", "PreAggregation", "QFedAvg",
+    "Sieve", "SignGuard", "SoftMix", "TrimmedMean", "Trust", "WorkerMomentum", "make",
 ]  # fmt: skip

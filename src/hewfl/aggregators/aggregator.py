@@ -40,6 +40,8 @@ from hewfl.displacements.backend import to_host
 from hewfl.displacements.dense import as_dense
 from hewfl.errors import SolverError
 
+FAULTY = 0.25
+"""Default of `f` in every rule and pre-aggregation; papers take f as known."""
 MAX_CLIENTS = 10_000_000
 """Client numbers are places in the memory of a rule: they must be small."""
 
@@ -233,8 +235,39 @@ def _check_state(state: Any, fresh: Any) -> None:
     if is_dataclass(state) and not isinstance(state, type):
         for f in fields(state):
             _check_state(getattr(state, f.name), getattr(fresh, f.name))
+    elif isinstance(state, tuple):
+        if len(state) != len(fresh):
+            raise invalid("state", "one that this rule returned", "another length")
+        for one, other in zip(state, fresh, strict=True):
+            _check_state(one, other)
     elif isinstance(state, np.ndarray) and state.shape[1:] != fresh.shape[1:]:
         raise invalid("state", "of updates of this length", f"shape {state.shape}")
+
+
+def faulty_count(f: int | float, round_: Round, most: int) -> int:
+    """How many clients of a round a rule takes for faulty.
+
+    The one meaning of `f` in all rules and pre-aggregations: a whole number is a count;
+    a fraction φ < ½ means that at most a share φ of the clients present is faulty, so
+    ⌊φ n⌋ are (0.29 · 100 counts as 29 in spite of rounding). Where fewer clients are
+    present than a rule needs for that, it takes the largest f that it can; rules name
+    it in their status.
+
+    Args:
+        f: a count of type int, or a fraction of type float.
+        round_: whose clients are counted; buckets stand for their clients.
+        most: the largest f that the rule can be used with.
+
+    Returns:
+        The number f, never below zero.
+    """
+    n = round_.displacements.n if round_.present is None else round_.present
+    return max(0, min(assumed_count(f, n), most))
+
+
+def assumed_count(f: int | float, n: int) -> int:
+    """F itself, or ⌊f n⌋ of a fraction of n clients."""
+    return int(f) if hasattr(f, "__index__") else int(f * n + 1e-9)
 
 
 def grow_state(state: Any, fresh: Any) -> Any:

@@ -1,18 +1,25 @@
 """Robust rules that compare distances between updates."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, final
 
 import numpy as np
 
-from hewfl.aggregators.aggregator import Aggregator
+from hewfl.aggregators.aggregator import FAULTY, Aggregator, faulty_count
 from hewfl.aggregators.averaging import client_shares, weighting_needs
 from hewfl.core.algorithm import Need
 from hewfl.core.array_types import Float64
-from hewfl.core.displacements import Displacements
+from hewfl.core.displacements import Displacements, Products
 from hewfl.core.round import Decision, Round
-from hewfl.core.validation import Array, Count, Minority, PerClient, Positive, Share
+from hewfl.core.validation import Array, Count, Faulty, PerClient, Positive, Share
 from hewfl.displacements.backend import to_host
+
+
+def lengths_of(displacements: Products) -> tuple[PerClient, int]:
+    """‖Δ_i‖ · 2^−e and e: in a unit in which they neither overflow nor vanish."""
+    products = displacements.products()
+    gram = replace(products, exponent=0).uncentred_gram()
+    return np.sqrt(np.diagonal(gram)), products.exponent // 2  # exponents are even
 
 
 def sq_distances(gram: Float64[Array, "n n"]) -> Float64[Array, "n n"]:
@@ -50,6 +57,34 @@ ROUNDING = 1e-14
 """Error of a squared distance, over the squared lengths that it is made of."""
 
 
+def distance_error(gram: Float64[Array, "n n"]) -> float:
+    """What a sum of squared distances may be off by rounding, at most."""
+    return ROUNDING * len(gram) * float(np.median(np.diagonal(gram)))
+
+
+def lowest(
+    scores: Float64[Array, "... n"], count: int, error: float
+) -> Float64[Array, "... n"]:
+    """Shares of the lowest scores, `count` in all; ties for the last place share it.
+
+    Identical updates must get equal shares, and their scores may differ in the last
+    digits.
+
+    Args:
+        scores: of one round, or rows of them.
+        count: places.
+        error: rounding of a score.
+
+    Returns:
+        1 below the last place, 0 above, and what is left for those that tie for it.
+    """
+    last = np.partition(scores, count - 1, axis=-1)[..., count - 1, None]
+    slack = TIED * last + error
+    below, tied = scores < last - slack, np.abs(scores - last) <= slack
+    left = count - below.sum(axis=-1, keepdims=True)
+    return np.asarray(below + tied * (left / tied.sum(axis=-1, keepdims=True)))
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class Krum(Aggregator):
@@ -58,23 +93,22 @@ class Krum(Aggregator):
         score_i = Σ ‖Δ_i − Δ_j‖² over the n − f − 2 clients j nearest to i
         step = Δ_k,   k = argmin score
 
-    f = ⌊φ n⌋ is the assumed number of faulty clients. The paper proves its bound for
-    n ≥ 2f + 3; where fewer clients are present, f is the largest that satisfies it, and
-    the status gives f. Clients that tie for the lowest score share the weight (the
-    paper takes the one of least index): two or three clients always tie in part.
+    The paper proves its bound for n ≥ 2f + 3; where fewer clients are present, f is the
+    largest that satisfies it, and the status gives f. Clients that tie for the lowest
+    score share the weight (the paper takes the one of least index): two or three
+    clients always tie in part.
 
     Attributes:
-        byzantine_fraction: 0 ≤ φ < ½, the share of faulty clients; the paper
-            takes f as known, 0.25 is our choice.
+        f: faulty clients, a count or a fraction below ½ of those present.
     """
 
-    byzantine_fraction: Minority = 0.25
+    f: Faulty = FAULTY
 
     name: ClassVar[str] = "Krum"
 
     def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
         """All weight to the lowest score."""
-        weights, f = krum_weights(round_.displacements, self.byzantine_fraction, 1)
+        weights, f = krum_weights(round_, self.f, 1)
         return Decision(weights, f"lowest score, {f} faulty clients assumed"), state
 
 
@@ -90,13 +124,12 @@ class MultiKrum(Aggregator):
     place share it.
 
     Attributes:
-        byzantine_fraction: 0 ≤ φ < ½, the share of faulty clients, f = ⌊φ n⌋;
-            0.25 is our choice.
+        f: faulty clients, a count or a fraction below ½ of those present.
         selected_fraction: 0 < μ ≤ 1, the share of clients that is averaged; the
             better half is our choice, 1 is the plain mean.
     """
 
-    byzantine_fraction: Minority = 0.25
+    f: Faulty = FAULTY
     selected_fraction: Share = 0.5
 
     name: ClassVar[str] = "Multi-Krum"
@@ -104,37 +137,35 @@ class MultiKrum(Aggregator):
     def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
         """Equal weights on the m lowest scores."""
         m = max(1, _part(self.selected_fraction, round_.displacements.n))
-        weights, f = krum_weights(round_.displacements, self.byzantine_fraction, m)
+        weights, f = krum_weights(round_, self.f, m)
         return Decision(
             weights, f"{m} lowest scores, {f} faulty clients assumed"
         ), state
 
 
-def krum_weights(
-    displacements: Displacements, byzantine_fraction: float, selected: int
-) -> tuple[PerClient, int]:
+def krum_weights(round_: Round, f: int | float, selected: int) -> tuple[PerClient, int]:
     """Equal weights on the clients of lowest score; ties share the last places.
 
     Args:
-        displacements: Δ_i.
-        byzantine_fraction: φ, the assumed share of faulty clients.
+        round_: the updates.
+        f: faulty clients, a count or a fraction.
         selected: m, how many clients are averaged.
 
     Returns:
-        Weights, and f, the assumed number of faulty clients.
+        Weights, and f as a number.
     """
-    n = displacements.n
-    f = max(0, min(_part(byzantine_fraction, n), (n - 3) // 2))
-    gram = displacements.products().gram
-    nearest = np.sort(sq_distances(gram), axis=1)[:, 1:]  # without itself
-    scores = nearest[:, : max(1, n - f - 2)].sum(axis=1)
-    last = float(np.sort(scores)[selected - 1])
-    # identical updates must get equal weights, and their scores may differ in the last
-    # digits
-    slack = TIED * last + ROUNDING * n * float(np.median(np.diagonal(gram)))
-    below, tied = scores < last - slack, np.abs(scores - last) <= slack
-    weights = below + tied * (selected - below.sum()) / tied.sum()
+    gram = round_.displacements.products().gram
+    n = len(gram)
+    f = faulty_count(f, round_, (n - 3) // 2)
+    scores = krum_scores(sq_distances(gram), f)
+    weights = lowest(scores, selected, distance_error(gram))
     return np.asarray(weights / weights.sum()), f
+
+
+def krum_scores(apart: Float64[Array, "n n"], f: int) -> PerClient:
+    """Σ ‖Δ_i − Δ_j‖² over the n − f − 2 clients nearest to i, one at least."""
+    nearest = np.sort(apart, axis=1)[:, 1:]  # without itself
+    return np.asarray(nearest[:, : max(1, len(apart) - f - 2)].sum(axis=1))
 
 
 def _part(share: float, n: int) -> int:

@@ -19,11 +19,11 @@ negative (`hewfl.solver.subset_search`).
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import inf, isfinite, nextafter, sqrt
-from typing import Annotated, Any, Literal, final
+from typing import Any, Literal, final
 
 import numpy as np
 
-from hewfl.aggregators.aggregator import Aggregator
+from hewfl.aggregators.aggregator import Aggregator, assumed_count
 from hewfl.core.algorithm import Informed, Modelled, Need, RoundModel, Truth
 from hewfl.core.array_types import Bool, Float64
 from hewfl.core.displacements import (
@@ -36,10 +36,12 @@ from hewfl.core.round import Decision, Round
 from hewfl.core.validation import (
     Array,
     ArrayLike,
+    Faulty,
     Mask,
     PerClient,
     Positive,
     as_float64,
+    check_faulty,
     check_fields,
     format_value,
     invalid,
@@ -55,28 +57,6 @@ AGREES = 2.0**-50
 last bits are rounding of the rule's own arithmetic."""
 FAILURE = 0.05
 """Probability that a certificate from sketches does not hold."""
-
-
-def check_faulty(name: str, f: Any) -> None:
-    """Require a number of clients, or a share below one half.
-
-    Raises:
-        InvalidInputError: it is neither.
-    """
-    kinds = (float,) if isinstance(f, float) else (int, np.integer)
-    is_number = isinstance(f, kinds) and not isinstance(f, bool)
-    if not is_number or not f >= 0 or (isinstance(f, float) and f >= 0.5):
-        rule = "a whole number of clients, or a share from 0 to below 0.5"
-        raise invalid(name, rule, format_value(f))
-
-
-Faulty = Annotated[int | float, check_faulty]
-"""Clients that may be faulty: an int is their number, a float their share."""
-
-
-def faulty_count(f: Any, n: int) -> int:
-    """The number of clients that may be faulty: f itself, or ⌊f·n⌋ of a share."""
-    return int(f * n + 1e-9) if isinstance(f, float) else int(f)
 
 
 @final
@@ -153,7 +133,7 @@ def robustness_certificate(
     vectors: Any = updates if is_ready else as_dense("updates", updates)
     n = vectors.n
     check_faulty("f", f)
-    if 2 * faulty_count(f, n) >= n:
+    if 2 * assumed_count(f, n) >= n:
         raise invalid("f", f"below half of the {n} clients", format_value(f))
     whole("work", work, least=0)
     if (weights is None) == (step is None):
@@ -163,11 +143,11 @@ def robustness_certificate(
         w = as_float64("weights", weights)
         if w.shape != (n,):
             raise invalid("weights", f"of shape ({n},)", w.shape)
-        return _certify(vectors, w, None, faulty_count(f, n), work)
+        return _certify(vectors, w, None, assumed_count(f, n), work)
     vector = as_float64("step", to_host(step) if hasattr(step, "__dlpack__") else step)
     if not is_ready and vector.shape != (vectors.d,):
         raise invalid("step", f"of shape ({vectors.d},)", vector.shape)
-    return _certify(vectors, None, vector, faulty_count(f, n), work)
+    return _certify(vectors, None, vector, assumed_count(f, n), work)
 
 
 def _certify(
@@ -509,7 +489,8 @@ class Certified(Aggregator):
         """The rule's decision with its certificate; rejected where κ̂ may be larger."""
         decision, after = self.rule.decide(round_, state)
         D = round_.displacements
-        f = faulty_count(self.f, D.n)
+        present = D.n if round_.present is None else round_.present
+        f = assumed_count(self.f, present)
         measured = {**decision.measured, "kappa_f": float(f)}
         if 2 * f >= D.n:
             upper = inf

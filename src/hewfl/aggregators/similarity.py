@@ -1,17 +1,28 @@
 """Rules that compare directions of updates."""
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 
 from hewfl.aggregators.aggregator import Aggregator
 from hewfl.aggregators.averaging import Weighting, client_shares, weighting_needs
+from hewfl.aggregators.coordinatewise import blocks_as_stored, sum_over_ranks
+from hewfl.aggregators.distance import lengths_of
 from hewfl.core.algorithm import Need
-from hewfl.core.array_types import Float64, Int64
+from hewfl.core.array_types import Bool, Float64, Int64
 from hewfl.core.displacements import Displacements, KnownLengths
 from hewfl.core.round import Decision, Round
-from hewfl.core.validation import Array, Ints, Nonnegative, PerClient, Positive
+from hewfl.core.validation import (
+    Array,
+    Ints,
+    Mask,
+    Nonnegative,
+    PerClient,
+    Positive,
+    check_fields,
+    invalid,
+)
 from hewfl.displacements.backend import to_host
 
 
@@ -242,3 +253,158 @@ def angles_to_mean(
 
 def _lengths(vectors: Displacements) -> PerClient:
     return np.sqrt(np.diagonal(vectors.gram()))
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class FLTrust(Aggregator):
+    """Clients count as far as they point where the server's own step points [Cao2021].
+
+        g_0 = −ρ g,   t_i = max{0, cos(Δ_i, g_0)}
+        step = Σ_i t_i ‖g_0‖/‖Δ_i‖ Δ_i / Σ_j t_j
+
+    g is the root gradient, that the server computes on samples it trusts. In the paper
+    the server trains on them as a client does, and g_0 is its update; from a gradient
+    that is a step of length ρ, the median over clients of the total step η_iH_i. Where
+    all t_i are zero the step is zero.
+
+    Attributes:
+        total: ρ > 0 in place of the median total step.
+    """
+
+    total: Positive | None = None
+
+    name: ClassVar[str] = "FLTrust"
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """The root gradient, and total steps unless one is given."""
+        if self.total is not None:
+            return frozenset({"root"})
+        return frozenset({"root", "steps", "step_sizes"})
+
+    def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
+        """w_i = t_i ‖g_0‖/(‖Δ_i‖ Σ_j t_j).
+
+        Raises:
+            InvalidInputError: the round has no root gradient.
+        """
+        if round_.root is None:
+            raise invalid("root", f"given for {self.name}", "None")
+        D, g = round_.displacements, round_.root
+        lengths, exponent = lengths_of(D)
+        inverse = _inverse(lengths)  # of lengths times 2^−exponent
+        length = float(np.sqrt(D.dot(g, g)))
+        rho = self.total or float(np.median(round_.total_step))
+        with np.errstate(over="ignore"):
+            factors = np.ldexp(rho * length * inverse, -exponent)
+        if not 0 < length < np.inf:
+            return Decision(np.zeros(D.n), "the root gives no direction"), state
+        along = -np.ldexp(D.inner(g), -exponent) * inverse / length
+        # a client that no number makes as long as the root counts as one at rest
+        scores = np.maximum(along, 0.0) * np.isfinite(factors)
+        total = float(scores.sum())
+        if total == 0:
+            return Decision(np.zeros(D.n), "no client agrees with the root"), state
+        factors = np.where(scores > 0, factors, 0.0)
+        status = f"{int((scores > 0).sum())} of {D.n} clients agree with the root"
+        return Decision(scores / total * factors, status), state
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class SignGuard(Aggregator):
+    """Clients of usual length and usual shares of signs, clipped [Xu2022].
+
+        M = median_j ‖Δ_j‖
+        S_1 = {i: lower ≤ ‖Δ_i‖/M ≤ upper}
+        S_2 = largest cluster of (share of entries above, at, below zero)
+        step = mean over S_1 ∩ S_2 of min{1, M/‖Δ_i‖} Δ_i
+
+    Clusters are those of mean shift with a flat kernel, whose width is the mean over
+    clients of the distance to the ⌊n/2⌋-th nearest, itself included, as in the authors'
+    code. The paper counts signs in a tenth of the coordinates, drawn at random; here
+    all are counted. Where no client is in both sets, S_1 alone is taken, which is never
+    empty: our choice.
+
+    Attributes:
+        lower: least length over the median; 0.1 in the paper.
+        upper: largest length over the median, above `lower`; 3 in the paper.
+    """
+
+    lower: Nonnegative = 0.1
+    upper: Positive = 3.0
+
+    name: ClassVar[str] = "SignGuard"
+    needs: ClassVar[frozenset[Need]] = frozenset({"entries"})
+
+    def __post_init__(self) -> None:
+        """Check ranges: a length between one and two medians must be usual."""
+        check_fields(self)
+        if self.lower > 1:
+            raise invalid("lower", "at most 1", self.lower)
+        if self.upper < 2:
+            raise invalid("upper", "at least 2", self.upper)
+
+    def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
+        """Equal weights on the clients that pass both filters, clipped."""
+        D = round_.displacements
+        lengths, _ = lengths_of(D)
+        M = float(np.median(lengths))
+        usual = (lengths >= self.lower * M) & (lengths <= self.upper * M)
+        chosen = usual & largest_cluster(_sign_shares(D))
+        chosen = chosen if chosen.any() else usual
+        clipped = np.divide(M, lengths, out=np.ones(D.n), where=lengths > M)
+        status = f"{int(chosen.sum())} of {D.n} clients pass the filters"
+        return Decision(chosen * clipped / chosen.sum(), status), state
+
+
+def _sign_shares(displacements: Displacements) -> Float64[Array, "n 3"]:
+    """Shares of the entries that are above, at and below zero."""
+    n = displacements.n
+    above, below, entries = np.zeros(n), np.zeros(n), 0
+    for block in blocks_as_stored(displacements):
+        above += np.count_nonzero(block > 0, axis=1)
+        below += np.count_nonzero(block < 0, axis=1)
+        entries += block.shape[1]
+    counts = np.concatenate([above, below, [float(entries)]])
+    counts = sum_over_ranks(displacements, counts)
+    above, below = counts[:n] / counts[-1], counts[n:-1] / counts[-1]
+    return np.stack([above, 1 - above - below, below], axis=1)
+
+
+def largest_cluster(points: Float64[Array, "n k"]) -> Bool[Mask, " n"]:
+    """Which points are in the largest cluster of mean shift with a flat kernel.
+
+    Every point climbs to the mean of the points within the width around it. Of ends
+    within the width of each other the one with most points around it stands for all;
+    points go to the nearest end that is left.
+    """
+    apart = _distances(points, points)
+    nearest = np.sort(apart, axis=1)[:, max(len(points) // 2 - 1, 0)]
+    width = float(nearest.mean()) * (1 + 1e-12)  # a distance to itself may be rounded
+    ends = points
+    for _ in range(CLIMBS):
+        near = (_distances(ends, points) <= width).astype(np.float64)
+        after = near @ points / np.maximum(near.sum(axis=1, keepdims=True), 1.0)
+        change, ends = float(np.abs(after - ends).max()), after
+        if change <= 1e-3 * width:
+            break
+    counts = (_distances(ends, points) <= width).sum(axis=1)
+    order = np.lexsort((*ends.T.round(12), -counts))  # ties in count: by place
+    left: list[int] = []
+    for i in order:
+        if not left or _distances(ends[[i]], ends[left]).min() > width:
+            left.append(int(i))
+    to_ends = _distances(points, ends[left])
+    label = to_ends.argmin(axis=1)
+    sizes = np.bincount(label, minlength=len(left))
+    return np.asarray(label == sizes.argmax())
+
+
+CLIMBS = 300
+"""Steps of mean shift at most, as in scikit-learn."""
+
+
+def _distances(a: Float64[Array, "m k"], b: Float64[Array, "n k"]) -> Any:
+    return np.sqrt(((a[:, None] - b) ** 2).sum(axis=-1))

@@ -12,13 +12,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from hewfl.aggregators import NAMES, find_maker
+from hewfl.aggregators import NAMES, PREAGGREGATIONS, find_maker
 from hewfl.algorithms.online_curvature import OnlineCurvature
 from hewfl.cli.error_messages import one_line_errors
 from hewfl.cli.references import REFERENCES
 from hewfl.core.plugins import (
     absolute_name,
-    check_name,
     entry_points,
     load,
     parameters_of,
@@ -33,11 +32,12 @@ from hewfl.experiments.method_spec import (
     SCALED,
     SHARE,
     STEP,
+    check_method_name,
     check_old_name,
 )
 from hewfl.experiments.spec import field_meanings
 from hewfl.methods.method import LocalSGD
-from hewfl.methods.registry import ALGORITHMS, METHODS
+from hewfl.methods.registry import ALGORITHMS, PARTS
 from hewfl.server.server_step import ServerStep
 
 KEY = re.compile(r" ?\[([A-Z][A-Za-z]+\d{4}[a-z]?)(?:, [^\]]*)?\]")
@@ -89,45 +89,62 @@ def methods(
     console = Console()
     if name is None:
         table = Table("method", "what it does", "from", box=None, pad_edge=False)
-        for each in METHODS:
+        for each in PARTS:
             sheet = read_sheet(each)
-            table.add_row(each, escape(sheet.sentence), sheet.source)
+            shown = f"{each}+…" if each in PREAGGREGATIONS else each
+            table.add_row(shown, escape(sheet.sentence), sheet.source)
         for each, point in entry_points(GROUP).items():  # listed without loading them
             where = f"of an installed package: {point.value}"
             table.add_row(escape(each), escape(where), OTHERS)
         console.print(table)
         console.print("\nhewfl methods NAME lists the hyper-parameters of one.")
+        console.print("Before an aggregator may be pre-aggregations: nnm+trimmed-mean.")
         return
     with one_line_errors():
         name = str(absolute_name(name, Path()))
-        check_old_name(name, "name")
-        check_name(name, tuple(METHODS), GROUP, "name")
-        sheet = read_sheet(name)
-    title = f"[bold]{escape(short_name(name))}[/]: {escape(sheet.sentence)}"
-    console.print(f"{title}\nfrom: {sheet.paper}\n")
-    if sheet.formulas:
-        console.print(f"{escape(sheet.formulas)}\n", highlight=False, soft_wrap=True)
-    groups = {"hyper-parameter": sheet.parameters}
-    listed = {one.name for one in sheet.parameters} | set(FIXED.get(name, ()))
-    local, server = _local_parameters(), _server_parameters()
-    if not sheet.is_planned:
-        groups["local work"] = tuple(one for one in local if one.name not in listed)
-    groups["server step"] = tuple(one for one in server if one.name not in listed)
+        if name not in PREAGGREGATIONS:
+            check_old_name(name, "name")
+            check_method_name(name, "name")
+        is_ours = ":" not in name and name not in entry_points(GROUP)
+        sheets = [read_sheet(part) for part in (name.split("+") if is_ours else [name])]
+    listed = set(FIXED.get(name, ()))
+    for sheet in sheets:
+        title = f"[bold]{escape(short_name(sheet.name))}[/]: {escape(sheet.sentence)}"
+        console.print(f"{title}\nfrom: {sheet.paper}\n")
+        if sheet.formulas:
+            console.print(
+                f"{escape(sheet.formulas)}\n", highlight=False, soft_wrap=True
+            )
+        _print_parameters(console, "hyper-parameter", sheet.parameters)
+        listed |= {one.name for one in sheet.parameters}
+    if name in PREAGGREGATIONS:
+        return
+    groups = {"server step": _server_parameters()}
+    if not sheets[-1].is_planned:
+        groups = {"local work": _local_parameters()} | groups
     for group, parameters in groups.items():
-        if parameters:
-            table = Table(group, "default", "meaning", box=None, pad_edge=False)
-            for one in parameters:
-                table.add_row(one.name, escape(one.default), escape(one.meaning))
-            console.print(table, "")
+        rest = tuple(one for one in parameters if one.name not in listed)
+        _print_parameters(console, group, rest)
+
+
+def _print_parameters(
+    console: Console, group: str, parameters: tuple[Parameter, ...]
+) -> None:
+    """A table of the hyper-parameters of one kind, if there are any."""
+    if parameters:
+        table = Table(group, "default", "meaning", box=None, pad_edge=False)
+        for one in parameters:
+            table.add_row(one.name, escape(one.default), escape(one.meaning))
+        console.print(table, "")
 
 
 def read_sheet(name: str) -> MethodSheet:
     """The documentation of a method, from its docstring and its fields.
 
     Args:
-        name: in specs; the user's own code is loaded.
+        name: in specs, or of a pre-aggregation; the user's own code is loaded.
     """
-    method = METHODS[name] if name in METHODS else load(name, GROUP, "name")
+    method = PARTS[name] if name in PARTS else load(name, GROUP, "name")
     text = inspect.getdoc(method) or ""  # none under python -OO
     opening, _, rest = text.partition("\n")
     before = re.split(r"^(?:Attributes|Args):$", rest, maxsplit=1, flags=re.MULTILINE)[
@@ -136,7 +153,7 @@ def read_sheet(name: str) -> MethodSheet:
     citation = KEY.search(opening)
     key = PAPER if name.startswith("Hew") else OWN
     key = key if citation is None else citation[1]
-    key = key if name in METHODS else OTHERS
+    key = key if name in PARTS else OTHERS
     source = re.sub(r"([a-z])(\d{4}).*", r"\1 \2", key)
     paper = REFERENCES.get(key, key if key == OTHERS else OWN)
     return MethodSheet(

@@ -33,6 +33,26 @@ REFERENCES = {
     "Reddi2021": "Reddi et al. Adaptive federated optimization. ICLR 2021",
     "Hsu2019": "Hsu, Qi, Brown. Measuring the effects of non-identical data "
     "distribution for federated visual classification. arXiv:1909.06335",
+    "Karimireddy2022": "Karimireddy, He, Jaggi. Byzantine-robust learning on "
+    "heterogeneous datasets via bucketing. ICLR 2022",
+    "Xie2018": "Xie, Koyejo, Gupta. Generalized Byzantine-tolerant SGD. "
+    "arXiv:1802.10116",
+    "ElMhamdi2018": "El Mhamdi, Guerraoui, Rouault. The hidden vulnerability of "
+    "distributed learning in Byzantium. ICML 2018",
+    "ElMhamdi2020": "El Mhamdi et al. Genuinely distributed Byzantine machine "
+    "learning. PODC 2020",
+    "Shejwalkar2021": "Shejwalkar, Houmansadr. Manipulating the Byzantine: optimizing "
+    "model poisoning attacks and defenses for federated learning. NDSS 2021",
+    "Xu2022": "Xu et al. Byzantine-robust federated learning through collaborative "
+    "malicious gradient filtering. arXiv:2109.05872",
+    "Cao2021": "Cao et al. FLTrust: Byzantine-robust federated learning via trust "
+    "bootstrapping. NDSS 2021",
+    "Allouah2025": "Allouah, Guerraoui, Stephan. Towards trustworthy federated "
+    "learning with untrusted participants. ICML 2025",
+    "Allouah2023": "Allouah et al. Fixing by mixing: a recipe for optimal Byzantine ML "
+    "under heterogeneity. AISTATS 2023",
+    "Allouah2024": "Allouah et al. Adaptive gradient clipping for robust federated "
+    "learning. arXiv:2405.14432",
     "Karimireddy2021": "Karimireddy et al. Learning from history for Byzantine robust "
     "optimization. arXiv:2012.10333",
 }

@@ -281,3 +281,18 @@ class KnownLengths(Protocol):
         Returns:
             One product for each Δ_i.
         """
+
+
+@runtime_checkable
+class StoredBlocks(Protocol):
+    """Displacements whose entries are stored in one precision, which may be float32.
+
+    Rules that compare entries need no wider ones.
+    """
+
+    def stored_blocks(self) -> Iterator[NDArray[Any]]:
+        """Columns as they are stored, some at a time and in order.
+
+        Returns:
+            An iterator of blocks, all n vectors in each, not to be written to.
+        """

@@ -102,6 +102,8 @@ class Round:
         root: a gradient at x_t that the server computed on samples it trusts, for
             rules that need one, else None.
         variate: c_t, the server's control variate, where clients have them, else None.
+        present: clients that the displacements stand for, where a pre-aggregation has
+            merged some (`hewfl.aggregators.Bucketing`); None for one each.
     """
 
     anchor: Any
@@ -112,6 +114,7 @@ class Round:
     gradients: Displacements | None = None
     root: Any = None
     variate: Any = None
+    present: int | None = None
 
     @property
     def total_step(self) -> Float64[Array, " s"]:

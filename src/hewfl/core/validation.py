@@ -187,6 +187,16 @@ def _below(limit: float, name: str, value: float) -> None:
         raise invalid(name, f"from 0 to below {limit:g}", value)
 
 
+def check_faulty(name: str, value: Any) -> None:
+    """A whole number of type int, or a fraction of type float."""
+    is_count = not isinstance(value, bool) and hasattr(value, "__index__")
+    if is_count and operator.index(value) >= 0:
+        return
+    if is_count or not 0 <= _number(value) < 0.5:
+        rule = "a count (a whole number from 0) or a fraction from 0 to below 0.5"
+        raise invalid(name, rule, format_value(value))
+
+
 def _part(name: str, value: float) -> None:
     if nonnegative(name, value) > 1:
         raise invalid(name, "from 0 to 1", value)
@@ -205,10 +215,11 @@ Share = Annotated[float, _share]
 """Above 0, at most 1."""
 BelowOne = Annotated[float, partial(_below, 1.0)]
 """From 0 to below 1."""
-Minority = Annotated[float, partial(_below, 0.5)]
-"""From 0 to below ½."""
 Count = Annotated[int, partial(whole, least=1)]
 """A whole number of at least 1."""
+Faulty = Annotated[int | float, check_faulty]
+"""How many clients may be faulty: a whole number, or a fraction below ½ of those
+present (`hewfl.aggregators.aggregator.faulty_count`)."""
 Positives = Annotated[ArrayLike, positives]
 Nonnegatives = Annotated[ArrayLike, nonnegatives]
 

@@ -114,6 +114,19 @@ class DenseDisplacements:
         for lo, hi in self.ranges():
             yield to_host(self.block(lo, hi))
 
+    def stored_blocks(self) -> Iterator[NDArray[Any]]:
+        """Columns in float32 where they are stored so in main memory, else float64."""
+        rows = self.data
+        if isinstance(rows, np.ndarray) and rows.dtype in (np.float32, np.float64):
+            yield from (rows[:, lo:hi] for lo, hi in self.ranges())
+        elif isinstance(rows, list) and all(
+            isinstance(row, np.ndarray) and row.dtype == np.float32 for row in rows
+        ):
+            for lo, hi in self.ranges():
+                yield np.stack([row[lo:hi] for row in rows])
+        else:
+            yield from self.blocks()
+
     def products(self, reference: Any = None, curvature: float = 1.0) -> RoundProducts:
         """The weight problem of a reference g and Λ."""
         return round_products(self, reference, curvature)

@@ -29,11 +29,11 @@ class MappedDisplacements:
     """The vectors Σ_j A_ijΔ_j, i = 1, …, m.
 
     Attributes:
-        base: Δ.
+        base: Δ; sketches of them serve all that products are enough for.
         map: A.
     """
 
-    base: Displacements
+    base: Any
     map: Float64[Array, "m n"]
 
     @property
@@ -44,17 +44,17 @@ class MappedDisplacements:
     @property
     def d(self) -> int:
         """Length of a whole vector."""
-        return self.base.d
+        return int(self.base.d)
 
     def gram(self) -> Float64[Array, "m m"]:
         """A G Aᵀ."""
         return self.products().uncentred_gram()
 
-    def inner(self, vector: Any) -> PerClient:
+    def inner(self, vector: Any) -> Float64[Array, " m"]:
         """A⟨Δ, v⟩."""
-        return self.map @ self.base.inner(vector)
+        return np.asarray(self.map @ self.base.inner(vector))
 
-    def combine(self, weights: PerClient) -> Any:
+    def combine(self, weights: Float64[Array, " m"]) -> Any:
         """Σ_j (Aᵀw)_jΔ_j."""
         return self.base.combine(self.map.T @ weights)
 
@@ -103,7 +103,7 @@ class MappedDisplacements:
 
     def dot(self, u: Any, v: Any) -> float:
         """⟨u, v⟩."""
-        return self.base.dot(u, v)
+        return float(self.base.dot(u, v))
 
     def take(self, members: NDArray[np.int64]) -> "MappedDisplacements":
         """Some of the mapped vectors, in that order."""
@@ -116,11 +116,12 @@ class MappedDisplacements:
 
     def from_matrix(self, rows: Float64[Array, "k d"]) -> Displacements:
         """Other vectors of the same space."""
-        return self.base.from_matrix(rows)
+        others: Displacements = self.base.from_matrix(rows)
+        return others
 
     def matrix(self) -> Float64[Array, "m d"]:
         """All mapped vectors."""
-        return self.map @ self.base.matrix()
+        return np.asarray(self.map @ self.base.matrix())
 
 
 @final
@@ -154,12 +155,15 @@ class _Basis:
         E[:n, :n], E[n, :n], E[:n, n] = self.gram, self.cross, self.cross
         E[n, n] = self.sq_norm
         B = np.column_stack([A, A.sum(axis=1)])
-        b = B[int(np.argmin(np.einsum("ij,jk,ik->i", B, E, B)))]
+        b = B[int(np.argmin(((B @ E) * B).sum(axis=1)))]
         C, g = B - b, np.append(slopes, along)
-        values, vectors = np.linalg.eigh(E)
         # points with the products E: the rounding of their Gram matrix is of its own
-        # size, not of the size of E
-        points = C @ (vectors * np.sqrt(np.maximum(values, 0.0)))
+        # size, not of the size of E. Unit lengths first: a far vector that no row of A
+        # takes up then spoils nothing.
+        lengths = np.sqrt(np.diagonal(E))
+        lengths[lengths == 0] = 1.0
+        values, vectors = np.linalg.eigh(E / lengths[:, None] / lengths)
+        points = (C * lengths) @ (vectors * np.sqrt(np.maximum(values, 0.0)))
         linear = curvature * (C @ (E @ b)) + C @ g
         offset = 0.5 * curvature * float(b @ E @ b) + float(b @ g)
         return points @ points.T, linear, offset

@@ -20,7 +20,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, final
 
-from hewfl.aggregators import NAMES, YARDSTICKS, Aggregator, Certified, find_maker
+from hewfl.aggregators import (
+    RENAMED_OPTIONS,
+    Aggregator,
+    Certified,
+    assemble,
+    find_parts,
+)
 from hewfl.algorithms.online_curvature import OnlineCurvature
 from hewfl.core.algorithm import Algorithm
 from hewfl.core.plugins import (
@@ -37,7 +43,13 @@ from hewfl.core.toml_records import check_names, from_table, path, rename_errors
 from hewfl.core.validation import format_value, invalid, positive
 from hewfl.errors import InvalidInputError
 from hewfl.methods.method import LocalSGD, Method
-from hewfl.methods.registry import ALGORITHMS, METHODS, OLD_NAMES, PRESETS
+from hewfl.methods.registry import (
+    ALGORITHMS,
+    METHODS,
+    OLD_NAMES,
+    PRESETS,
+    is_registered,
+)
 from hewfl.server.server_step import ServerStep
 from hewfl.server.state import Entry, check_algorithm
 
@@ -67,7 +79,7 @@ FIXED = {
     "FedAdagrad": ("adapt",),
 }
 """Fields of local work and of the server step that a preset sets itself."""
-OLD_FIELDS = {
+OLD_FIELDS = {old: f"`{new}`" for old, new in RENAMED_OPTIONS.items()} | {
     "pace": "`step_scale` for plain steps, `amplitude` for a total step",
     "pace_unit": "`unit`",
     "measure": "`line_search_samples`",
@@ -76,10 +88,6 @@ OLD_FIELDS = {
     "rate_scale": "`step_scale`",
     "proximal": "`prox`",
     "outer_step": f"`{STEP}`",
-    "by_size": "`by`",
-    "bad": "`byzantine_fraction`",
-    "kept": "`selected_fraction`",
-    "doubt": "`threshold`",
     "corrected": '`variates`, which is "zero" or "gradient"',
 }
 """Fields of earlier versions, and what they are called now."""
@@ -117,9 +125,10 @@ class MethodSpec:
     """One line of a comparison.
 
     Attributes:
-        method: a name of the registry, such as "HewHom", "FedAvg" or "trust"; one of
-            the user's own is "my_rules:Krum", the name of an entry point, or the path
-            of a file, a colon and a name in it (`hewfl.core.plugins`).
+        method: a name of the registry, such as "HewHom", "FedAvg", "trust" or
+            "clip+nnm+trimmed-mean" (pre-aggregations and a rule); one of the user's own
+            is "my_rules:Krum", the name of an entry point, or the path of a file, a
+            colon and a name in it (`hewfl.core.plugins`).
         label: what tables and figures call it; the method's name by default.
         parameters: fields of local work, hyper-parameters and fields of the server
             step. Exactly one of `learning_rate`, `step_scale` (times 1/L), `total` and
@@ -247,9 +256,9 @@ def method_from_table(table: Any, where: str) -> MethodSpec:
     if method is None:
         raise invalid(path(where, "method"), 'given, such as "FedAvg"', "nothing")
     check_old_name(method, path(where, "method"))
-    check_name(method, tuple(METHODS), GROUP, path(where, "method"))
+    check_method_name(method, path(where, "method"))
     label = text_field(table.get("label", short_name(method)), path(where, "label"))
-    is_ours = method in METHODS
+    is_ours = is_registered(method)
     known = _known(method) if is_ours else ()
     if is_ours:
         _check_fields(method, table, ("method", "label", "grid", *known), where)
@@ -279,9 +288,18 @@ def check_method(method: MethodSpec, where: str) -> None:
         candidate.entry(1.0)  # values of every candidate are checked now, not in a run
 
 
+def check_method_name(method: Any, where: str) -> None:
+    """Require a name of the registry, or the form of one of user code."""
+    if isinstance(method, str) and "+" in method and ":" not in method:
+        with rename_errors({"aggregator": where}):
+            find_parts(method)
+    elif not is_registered(method):
+        check_name(method, tuple(METHODS), GROUP, where)
+
+
 def check_old_name(method: Any, where: str) -> None:
     """Refuse an old name of a method; the error gives the new one."""
-    if not isinstance(method, str) or method in METHODS:
+    if not isinstance(method, str) or is_registered(method):
         return
     ours = {_letters(name): name for name in (*ALGORITHMS, *PRESETS)}
     others = {_letters(name): name for name in METHODS}
@@ -423,9 +441,14 @@ def _parameters(method: str, where: str = "") -> tuple[str, ...]:
         known = inspect.signature(PRESETS[method]).parameters.values()
         keyword = [p.name for p in known if p.kind is p.KEYWORD_ONLY]
         return tuple(keyword)
-    if method in (*NAMES, *YARDSTICKS):
-        maker, fixed = find_maker(method)
-        return tuple(name for name in parameters_of(maker) if name not in fixed)
+    if method not in ALGORITHMS and is_registered(method):
+        fields = (
+            name
+            for maker, fixed in find_parts(method)
+            for name in parameters_of(maker)
+            if name not in fixed
+        )
+        return tuple(dict.fromkeys(fields))
     names = parameters_of(_class(method, where))
     if method == "HewControl":
         bounds = tuple(f.name for f in dataclasses.fields(ProblemBounds))
@@ -472,8 +495,7 @@ def _algorithm(
                     raise invalid(path(where, name), wanted, "nothing")
             numbers = {k: float(v) for k, v in options.items() if type(v) is int}
             return preset(**options | numbers, **work)
-    maker, fixed = find_maker(method)
-    rule: Aggregator = from_table(maker, fixed | options, where)
+    rule = assemble(method, options, lambda cls, own: from_table(cls, own, where))
     return Method(from_table(LocalSGD, work, where), rule)
 
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, final
 
+from hewfl.aggregators import PREAGGREGATIONS
 from hewfl.core.plugins import absolute_name, is_file
 from hewfl.core.toml_records import from_table, path, to_table, write_toml
 from hewfl.core.validation import check_fields, invalid
@@ -381,8 +382,10 @@ def _parse_value(text: str) -> Any:
 SECTIONS = {f.name: f.type for f in dataclasses.fields(Spec) if is_dataclass(f.type)}
 METHODS_HELP = (
     f"What is compared. A method is one of {', '.join(METHODS)}; `hewfl methods NAME` "
-    "lists its fields. Besides its hyper-parameters a table has local work, by exactly "
-    "one of learning_rate, step_scale (units of 1/L), total and amplitude (units of "
+    f"lists its fields. Before an aggregator may be {', '.join(PREAGGREGATIONS)}, as "
+    'in "clip+nnm+geometric-median"; a field is given to all parts that have it. '
+    "Besides its hyper-parameters a table has local work, by exactly one of "
+    "learning_rate, step_scale (units of 1/L), total and amplitude (units of "
     f"1/L), and the server step: {', '.join(SERVER_STEP)}. Lists in [methods.grid] are "
     'searched by tuning. A method of your own is method = "my_rules:Krum", from '
     "my_rules.py beside this file."

@@ -14,13 +14,13 @@ from hewfl.core.plugins import (
     is_user_code,
     load,
     make,
-    one_of,
 )
 from hewfl.core.toml_records import (
     check_names,
     from_list,
     from_table,
     is_whole,
+    one_of,
     rename_errors,
 )
 from hewfl.core.validation import (

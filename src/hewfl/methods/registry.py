@@ -10,7 +10,16 @@ from collections.abc import Callable
 from types import MappingProxyType
 from typing import Any
 
-from hewfl.aggregators import NAMES, RENAMED, YARDSTICKS, Aggregator, find_maker, make
+from hewfl.aggregators import (
+    NAMES,
+    PREAGGREGATIONS,
+    RENAMED,
+    YARDSTICKS,
+    Aggregator,
+    find_maker,
+    is_name,
+    make,
+)
 from hewfl.algorithms.hew_control import HewControl
 from hewfl.algorithms.hew_het import HewHet
 from hewfl.algorithms.hew_hom import HewHom
@@ -40,6 +49,8 @@ METHODS: dict[str, Any] = (
     ALGORITHMS | PRESETS | {name: find_maker(name)[0] for name in (*NAMES, *YARDSTICKS)}
 )
 """Every name that a spec may use, and the class or function that documents it."""
+PARTS: dict[str, Any] = METHODS | dict(PREAGGREGATIONS)
+"""What names are made of: pre-aggregations come before an aggregator with a "+"."""
 OLD_NAMES = MappingProxyType(
     dict(RENAMED)
     | {
@@ -69,6 +80,18 @@ _UNAVAILABLE = {
     "truth": "the truth, which only a simulation has",
 }
 """What a Flower federation and a torch job do not supply."""
+
+
+def is_registered(name: object) -> bool:
+    """Whether a name is of the registry, alone or with pre-aggregations.
+
+    Args:
+        name: of a method.
+
+    Returns:
+        Whether a spec may use it.
+    """
+    return isinstance(name, str) and (name in METHODS or is_name(name))
 
 
 def as_algorithm(aggregator: str | Aggregator | Algorithm[Any]) -> Algorithm[Any]:
