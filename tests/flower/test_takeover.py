@@ -31,6 +31,8 @@ from tests.flower.stock import stock_app, vector
 
 HONEST, BAD, D, MAX_NORM_RATIO = 16, 15, 5, 10.0
 FUZZED = 10_000
+MOST = 1001.0
+"""Of the mean of losses up to 2: values are used up to 1,000 times max(1, median)."""
 HUGE = (0.0, 1.0, -1.0, 1e-320, 1e38, -3e38, 1e200, 1e300, np.inf, -np.inf, np.nan)
 QUIET: dict[str, Any] = {"fraction_evaluate": 0.0}
 
@@ -48,16 +50,17 @@ def reply(question: Message, arrays: Any, **told: Any) -> Message:
 
 def honest(x: Any, rng: np.random.Generator) -> RecordDict:
     move = np.array([1.0, -0.5, 0.2, 0.7, 0.1]) + 0.3 * rng.standard_normal(D)
-    told = {"num-examples": int(rng.integers(50, 150)), "num-steps": 5}
+    told: dict[str, Any] = {"num-examples": int(rng.integers(50, 150)), "num-steps": 5}
+    told["loss"] = float(rng.uniform(0.5, 2.0))
     arrays = model(x + 0.1 * move)
     return RecordDict({"arrays": arrays, "metrics": MetricRecord(told)})
 
 
 def fuzzed(question: Message, x: Any, rng: np.random.Generator) -> Message:
     """Anything: lies, garbage, other shapes and kinds, errors, half a message."""
-    kind, scale = int(rng.integers(10)), 10.0 ** rng.integers(-30, 31)
+    kind, scale = int(rng.integers(12)), 10.0 ** rng.integers(-30, 31)
     number: Callable[[], float] = lambda: rng.choice([*HUGE, 2**53, 7, 0.5])  # noqa: E731 - short
-    told: dict[str, Any] = {"num_examples": 100, "num_steps": 5}
+    told: dict[str, Any] = {"num_examples": 100, "num_steps": 5, "loss": 1.0}
     arrays = model(x + 0.1 * rng.standard_normal(D))
     if kind == 0:
         return Message(Error(2, "boom"), reply_to=question)
@@ -84,6 +87,12 @@ def fuzzed(question: Message, x: Any, rng: np.random.Generator) -> Message:
         arrays = ArrayRecord({**held, "b": Array(np.zeros(2, np.float32))})
     if kind == 7:
         told = {str(k): float(number()) for k in rng.choice(["a", "num-examples"], 1)}
+    if kind == 9:  # lists where others have numbers, and of any length
+        told["loss"] = [float(number()) for _ in range(int(rng.integers(0, 4)))]
+        told["num_steps"] = [5] if rng.random() < 0.5 else 5
+    if kind == 10:  # sizes of any kind, and losses that would own the mean
+        told["num_examples"] = rng.choice([0, 1, 2**53, 2**63 - 1]).item()
+        told["loss"] = float(number())
     if kind == 8:
         arrays = MetricRecord({"extra": 1.0}) if rng.random() < 0.5 else ConfigRecord()
     return reply(question, arrays, **told)
@@ -129,6 +138,10 @@ def test_after_any_reply_the_model_is_bounded_by_the_honest(
         assert metrics["accepted"] == 1
         assert len(metrics["clients"]) >= HONEST
         assert metrics["excluded"] <= BAD
+        assert 0 <= metrics["loss"] <= MOST
+        evaluated = strategy.aggregate_evaluate(t, replies)  # the same fuzz
+        assert evaluated is not None
+        assert 0 <= evaluated["loss"] <= MOST
         step = vector(arrays) - x
         assert np.linalg.norm(step) <= MAX_NORM_RATIO * longest * (1 + 1e-5)
 
