@@ -24,13 +24,9 @@ import numpy as np
 from benchmarks import report
 from benchmarks.report import Array, Outcome, power, ratio, seconds, table
 
-from hewfl.theory import (
-    PostLocal,
-    System,
-    heterogeneous_coefficients,
-    one_step,
-    situation,
-)
+from hewfl.theory import System, one_step, situation
+from hewfl.theory.heterogeneous import heterogeneous_coefficients
+from hewfl.theory.homogeneous import PostLocal
 
 CLIENTS = 4
 ALONE = 1000

@@ -3,10 +3,13 @@
 Main grid. Figure 1 shows three regimes, and the text says of each data set in which
 "only" HEW is ahead. Heterogeneous data with equal H are in the paper's set-up but in no
 figure: about them there is nothing but that "only", and it is judged as such. A claim
-of an advantage agrees when HEW is ahead of all others by 95 % paired intervals; one of
-no clear advantage when it is not, which few seeds and rounds make easy. The paper
-compares "under matched communication budgets", which are scalars by its own count;
-every claim is judged so, and at equal scalars by ours and at equal rounds too.
+of an advantage agrees when HEW is ahead of all others; one of no clear advantage when
+it is not, which few seeds and rounds make easy. Verdicts on pairs are those of
+`hewfl.experiments.statistics.decide`, with the pairs of a claim as their family. Each
+claim is judged twice: on the methods that the paper compares in that regime, and with
+fair rivals added. The paper compares "under matched communication budgets", which are
+scalars by its own count; every claim is judged so, and at equal scalars by ours and at
+equal rounds too.
 
 Deep-learning lines (Appendix F). The text does not say which algorithm "HEW" is
 (erratum E-28): claims about it are judged for Algorithm 3 and, in line 2, for Algorithm
@@ -32,8 +35,13 @@ from hewfl.experiments.results import LARGER_IS_BETTER, Axis, Group, Results
 from hewfl.experiments.statistics import (
     Comparison,
     compare,
-    compare_finals,
     compare_methods,
+    decide,
+    detectable_text,
+    interval_text,
+    measure,
+    start_values,
+    verdict_text,
 )
 from reproduce.specs import (
     DATA,
@@ -46,7 +54,7 @@ from reproduce.specs import (
     hew_of,
 )
 
-Verdict = Literal["agrees", "does not agree", "undecided", "not run"]
+Verdict = Literal["agrees", "does not agree", "undecided", "not run", "no verdict"]
 Panels = Mapping[tuple[str, str], Results]
 
 ADVANTAGE = (("covertype", "hom-random"), ("mnist", "het-random"))
@@ -58,6 +66,18 @@ EQUAL: dict[Axis, str] = {
 }
 """What a comparison may hold equal; the last is what the paper's text means."""
 HEW = (HEW_PLAIN, HEW_CORRECTED)
+OWN = (
+    *("HEW-Fixed (uniform)", "HEW-Fixed (horizon)"),
+    *("Uniform", "FedAvg", "FedNova"),
+)
+"""What the paper compares HEW with in every regime."""
+OWN_EQUAL = (*OWN, "SCAFFOLD", "FedProx", "minibatch SGD (H steps)", ONE_STEP)
+"""What it compares with where horizons are equal: "we additionally include"."""
+SETS = {
+    True: "on the paper's own methods",
+    False: "with the fair rivals added",
+}
+"""What a claim of the grid is judged on."""
 HEW_FIXED = "HEW-Fixed"
 LEADERS = ("FedAvg", "FedProx", "FedNova", "Uniform")
 ACCURACY = ("validation_accuracy", "test_accuracy")
@@ -93,64 +113,92 @@ def judge(panels: Panels) -> list[Claim]:
     for (data, regime), results in panels.items():
         hew = hew_of(regime)
         if hew in results.labels and regime in REGIMES:
-            claims += [_advantage(data, regime, results, axis) for axis in EQUAL]
+            sets = (
+                (True, False) if _own(results, regime) != _others(results) else (True,)
+            )
+            claims += [
+                advantage((data, regime), results, axis, is_own=is_own)
+                for is_own in sets
+                for axis in EQUAL
+            ]
         if regime in FIGURE_2 and data in DATA and hew in results.labels:
-            claims.append(_uneven_weights(data, regime, results))
+            claims.append(uneven_weights(data, regime, results))
         if ONE_STEP in results.labels:
             claims.append(_worst(data, regime, results))
     return claims
 
 
+def _others(results: Results) -> list[str]:
+    """Every method that is not HEW."""
+    return [k for k in results.labels if k not in HEW]
+
+
+def _own(results: Results, regime: str) -> list[str]:
+    """The methods that the paper compares HEW with in a regime."""
+    own = OWN_EQUAL if regime.endswith("equal") else OWN
+    return [k for k in _others(results) if k in own]
+
+
 def against_others(
     results: Results, hew: str, quantity: str, axis: Axis = "rounds"
 ) -> dict[str, Comparison]:
-    """HEW against every method that is not HEW, on the same seeds."""
-    others = [k for k in results.labels if k not in (HEW_PLAIN, HEW_CORRECTED)]
-    return {
-        label: compare_methods(results, hew, label, quantity, axis=axis)
-        for label in others
-    }
+    """HEW against every method that is not HEW, on the same seeds: one family."""
+    return compare_methods(results, hew, _others(results), quantity, axis=axis)
 
 
-def _advantage(data: str, regime: str, results: Results, axis: Axis) -> Claim:
+def rivals_of(results: Results, regime: str, *, is_own: bool) -> list[str]:
+    """What HEW is compared with: the paper's own methods, or all."""
+    return _own(results, regime) if is_own else _others(results)
+
+
+def advantage(
+    key: tuple[str, str], results: Results, axis: Axis, *, is_own: bool
+) -> Claim:
+    """Whether HEW is ahead of all rivals in a panel, or, elsewhere, whether it is not.
+
+    Args:
+        key: data set and regime.
+        results: of the panel.
+        axis: what is equal.
+        is_own: on the paper's own methods alone.
+    """
+    data, regime = key
     hew = hew_of(regime)
-    loss = against_others(results, hew, "objective", axis)
-    accuracy = against_others(results, hew, "test_accuracy", axis)
-    ahead = [label for label, c in loss.items() if c.verdict == "better"]
-    behind = [label for label, c in loss.items() if c.verdict == "worse"]
-    more = [label for label, c in accuracy.items() if c.verdict == "better"]
-    worse = [label for label, c in accuracy.items() if c.verdict == "worse"]
-    is_clear = len(ahead) == len(loss) and not worse
-    expected = (data, regime) in ADVANTAGE
-    panel = f"{data}, {regime}, {EQUAL[axis]}"
-    if expected:
+    rivals = rivals_of(results, regime, is_own=is_own)
+    loss = compare_methods(results, hew, rivals, "objective", axis=axis)
+    accuracy = compare_methods(results, hew, rivals, "test_accuracy", axis=axis)
+    lower, higher = _labels(loss, "better"), _labels(loss, "worse")
+    is_clear = len(lower) == len(loss) and not _labels(accuracy, "worse")
+    panel = f"{data}, {regime}, {EQUAL[axis]}, {SETS[is_own]}"
+    if key in ADVANTAGE:
         statement = f"{panel}: HEW is ahead of HEW-Fixed and all baselines"
         verdict: Verdict = "agrees" if is_clear else "undecided"
-        if behind:
+        if higher:
             verdict = "does not agree"
     else:
         shown = "" if regime in FIGURE_1 else " (in no figure; by the text's «only»)"
         statement = f"{panel}: HEW has no clear advantage{shown}"
         verdict = "does not agree" if is_clear else "agrees"
     because = (
-        f"{hew}, {len(results.spec.seeds)} seeds, 95 % paired intervals: objective "
-        f"lower than {_list(ahead)}, higher than {_list(behind)}; accuracy higher than "
-        f"{_list(more)}, lower than {_list(worse)}{_closest(loss)}"
+        f"{hew}, {len(results.spec.seeds)} seeds, {len(rivals)} pairs: objective "
+        f"lower than {_list(lower)}, higher than {_list(higher)}; accuracy higher than "
+        f"{_list(_labels(accuracy, 'better'))}, lower than "
+        f"{_list(_labels(accuracy, 'worse'))}{_closest(loss)}"
     )
     return Claim(statement, verdict, because)
 
 
+def _labels(outcomes: Mapping[str, Comparison], verdict: str) -> list[str]:
+    return [label for label, c in outcomes.items() if c.verdict == verdict]
+
+
 def _closest(outcomes: Mapping[str, Comparison]) -> str:
-    """The rival that HEW is least ahead of, with the interval."""
-    known = {k: o for k, o in outcomes.items() if np.isfinite([o.low, o.high]).all()}
+    """The rival that HEW is least ahead of, with what the verdict rests on."""
+    known = {k: c for k, c in outcomes.items() if np.isfinite([c.low, c.high]).all()}
     if not known:
         return ""
     label = max(known, key=lambda k: known[k].mean)
-    o = known[label]
-    return (
-        f"; against {label}, the best of them, {o.mean:+.4f} "
-        f"({o.low:+.4f} to {o.high:+.4f})"
-    )
+    return f"; against {label}, the best of them, {verdict_text(known[label])}"
 
 
 def _worst(data: str, regime: str, results: Results) -> Claim:
@@ -159,9 +207,8 @@ def _worst(data: str, regime: str, results: Results) -> Claim:
     The paper says so of its text classification line alone.
     """
     others = [label for label in results.labels if label != ONE_STEP]
-    outcomes = {k: compare_methods(results, k, ONE_STEP, "objective") for k in others}
-    ahead = [label for label, o in outcomes.items() if o.verdict == "better"]
-    behind = [label for label, o in outcomes.items() if o.verdict == "worse"]
+    outcomes = compare_methods(results, ONE_STEP, others, "objective")
+    ahead, behind = _labels(outcomes, "worse"), _labels(outcomes, "better")
     verdict: Verdict = "agrees" if len(ahead) == len(others) else "undecided"
     if behind:
         verdict = "does not agree"
@@ -174,7 +221,12 @@ def _worst(data: str, regime: str, results: Results) -> Claim:
     )
 
 
-def _uneven_weights(data: str, regime: str, results: Results) -> Claim:
+def as_trial(claims: Iterable[Claim]) -> list[Claim]:
+    """Claims of a run that is too small to say anything about them."""
+    return [Claim(c.statement, "no verdict", "a trial run") for c in claims]
+
+
+def uneven_weights(data: str, regime: str, results: Results) -> Claim:
     """Weight per client of each horizon group against the uniform 1/n."""
     hew, n = hew_of(regime), results.spec.clients.n
     entry = results.labels.index(hew)
@@ -185,11 +237,8 @@ def _uneven_weights(data: str, regime: str, results: Results) -> Claim:
         for h in np.unique(H):
             ratios.setdefault(int(h), []).append(float(w[h == H].mean() * n))
     means = {h: float(np.mean(r)) for h, r in sorted(ratios.items())}
-    uneven = [
-        h
-        for h, r in ratios.items()
-        if compare(np.array(r), np.ones(len(r))).verdict != "undecided"
-    ]
+    outcomes = decide({h: measure(r, np.ones(len(r))) for h, r in ratios.items()})
+    uneven = [h for h, c in outcomes.items() if c.verdict != "undecided"]
     words = ", ".join(f"H = {h}: {m:.2f}" for h, m in means.items())
     return Claim(
         f"{data}, {regime}: HEW's final weights are not uniform over horizon groups",
@@ -228,12 +277,18 @@ def at_moment(
     return np.take_along_axis(values, _points(results, label, moment)[:, None], 1)[:, 0]
 
 
-def compare_at(
-    results: Results, pair: tuple[str, str], quantity: str, moment: Moment
+def measure_at(
+    results: Results, pair: Pair, quantity: str, moment: Moment
 ) -> Comparison:
-    """The first method of a pair against the second at a moment, seed by seed."""
+    """The first method of a pair against the second at a moment, without a verdict."""
     first, second = (at_moment(results, label, quantity, moment) for label in pair)
-    return compare_finals(first, second, quantity)
+    begun = (start_values(results, pair[0], quantity),)
+    return measure(
+        first,
+        second,
+        larger_is_better=quantity in LARGER_IS_BETTER,
+        starts=(*begun, start_values(results, pair[1], quantity)),
+    )
 
 
 def late_mass(results: Results, label: str) -> dict[Group, Float64[Array, " seeds"]]:
@@ -303,11 +358,15 @@ def judge_head(results: Results) -> list[Claim]:
 
 def judge_cnn(results: Results) -> list[Claim]:
     """Line 1: Fashion-MNIST, a medium CNN (Figures 5 and 6)."""
-    versus = [(HEW_PLAIN, "FedAvg")]
     quantities = {" in accuracy": ACCURACY, " in both losses": LOSS}
-    claims = _at_all_moments(results, {f"{HEW_PLAIN} beats FedAvg": versus}, quantities)
-    claims.append(_most_of_the_run(results, versus[0]))
-    return claims + _longest(results, HEW_PLAIN)
+    claims = []
+    for hew in (HEW_PLAIN, *(k for k in results.labels if k == HEW_CORRECTED)):
+        versus = (hew, "FedAvg")
+        beats = {f"{hew} beats FedAvg": [versus]}
+        claims += _at_all_moments(results, beats, quantities)
+        claims.append(_most_of_the_run(results, versus))
+        claims += _longest(results, hew)
+    return claims
 
 
 def judge_equal(results: Results) -> list[Claim]:
@@ -345,11 +404,12 @@ def _ahead(
     statement = f"{moment}: {statement}"
     if missing := _missing(results, (label for two in pairs for label in two)):
         return _not_run(statement, missing)
-    outcomes = {
-        (quantity, *two): compare_at(results, two, quantity, moment)
+    measured = {
+        (quantity, *two): measure_at(results, two, quantity, moment)
         for quantity in quantities
         for two in pairs
     }
+    outcomes = decide(measured)
     return Claim(statement, _verdict(outcomes.values()), _words(outcomes))
 
 
@@ -358,6 +418,8 @@ def _most_of_the_run(results: Results, pair: Pair) -> Claim:
     statement = f"{pair[0]} beats {pair[1]} for most of the run"
     if missing := _missing(results, pair):
         return _not_run(statement, missing)
+    if len(results.rounds) < 2:
+        return Claim(statement, "not run", "the last round alone is known")
     shares = {q: share_ahead(results, pair, q) for q in (*ACCURACY, *LOSS)}
     verdict: Verdict = "agrees" if min(shares.values()) > 0.5 else "does not agree"
     parts = (f"{q.replace('_', ' ')} {share:.0%}" for q, share in shares.items())
@@ -379,7 +441,7 @@ def _concentrated(results: Results, hew: str) -> list[Claim]:
         outcome = compare(groups, fixed)
         because = (
             f"groups with weight (1/Σ m²): {np.nanmean(groups):.1f} against "
-            f"{np.nanmean(fixed):.1f}, difference {_interval(outcome)}"
+            f"{np.nanmean(fixed):.1f}: {interval_text(outcome)}"
         )
         claims.append(Claim(f"{when}: {statement}", _verdict([outcome]), because))
     return claims
@@ -397,7 +459,7 @@ def _longest(results: Results, hew: str) -> list[Claim]:
         outcome = compare(ours, plain, larger_is_better=True)
         because = (
             f"weight of H = {longest}: {ours.mean():.2f} against "
-            f"{plain.mean():.2f} of FedAvg, difference {_interval(outcome)}"
+            f"{plain.mean():.2f} of FedAvg, difference {interval_text(outcome)}"
         )
         claims.append(Claim(f"{when}: {statement}", _verdict([outcome]), because))
     return claims
@@ -441,14 +503,13 @@ def _words(outcomes: dict[tuple[str, str, str], Comparison]) -> str:
         shown = {k: v for k, v in outcomes.items() if v.verdict == "worse"}
         counted = (f"{verdicts.count(v)} {v}" for v in ("better", "undecided", "worse"))
         counts = f"of {len(outcomes)} comparisons {', '.join(counted)}"
+        doubt = [c for c in outcomes.values() if c.verdict == "undecided"]
+        if doubt:
+            least = max(doubt, key=lambda c: c.detectable)
+            counts += f" ({detectable_text(least)})"
         counts += "; " if shown else ""
     return counts + "; ".join(
-        f"{quantity.replace('_', ' ')} of {first} less {second}: {_interval(outcome)}"
+        f"{quantity.replace('_', ' ')} of {first} against {second}: "
+        f"{verdict_text(outcome)}"
         for (quantity, first, second), outcome in shown.items()
     )
-
-
-def _interval(outcome: Comparison) -> str:
-    if outcome.seeds < 2:
-        return f"{outcome.mean:+.4f} (no interval)"
-    return f"{outcome.mean:+.4f} ({outcome.low:+.4f} to {outcome.high:+.4f})"

@@ -99,10 +99,12 @@ def paper(
         runs = list(folders.values())
         execute(runs, jobs, console, cluster=cluster, again=again)
         claims = publish(figure, folders, output, is_quick=small, jobs=cores(jobs))
-    if claims:
-        note = ", by a --quick run, which decides nothing" if small else ""
-        console.print(f"\nthe paper's claims{note}", highlight=False)
-    for claim in claims:
+    if small:
+        trial = "a trial (--quick): it gives no verdicts"
+        console.print(trial, highlight=False, soft_wrap=True)
+    elif claims:
+        console.print("\nthe paper's claims", highlight=False)
+    for claim in () if small else claims:
         line = f"  {escape(claim.statement)}: [bold]{claim.verdict}[/]"
         console.print(line, soft_wrap=True)
     console.print(f"figures and tables in {output}", highlight=False)
@@ -166,8 +168,12 @@ def robustness(
                 small=small,
             )
             execute(folders, jobs, console, cluster=cluster, again=again, is_brief=True)
-        judged = publish_robustness(finished_runs(runs_dir, is_quick=small), output)
-    for verdict in judged:
+        runs = finished_runs(runs_dir, is_quick=small)
+        judged = publish_robustness(runs, output, is_quick=small)
+    if small:
+        trial = "a trial (--quick): it gives no verdicts"
+        console.print(trial, highlight=False, soft_wrap=True)
+    for verdict in () if small else judged:
         line = f"  {escape(verdict.statement)}: [bold]{verdict.answer}[/]"
         console.print(line, soft_wrap=True)
     console.print(f"figure, tables and verdicts in {output}", highlight=False)

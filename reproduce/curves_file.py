@@ -83,10 +83,52 @@ def read_curves(output: Path) -> dict[tuple[str, str], Results]:
     panels = {}
     for data, regime in dict.fromkeys(who[:2] for who in curves):
         folder = output / "panels" / f"{data}-{regime}"
-        spec = read_spec((folder if folder.is_dir() else output) / "tuned.toml")
+        place = folder if folder.is_dir() else output
+        given, tuned = place / "spec.toml", place / "tuned.toml"
+        spec = read_spec(tuned if tuned.exists() else given)
         known = summary.get(f"{data}, {regime}", summary)["constants"]
         panels[data, regime] = _results(spec, (data, regime), (curves, weights), known)
     return panels
+
+
+def read_finals(output: Path) -> Results:
+    """A published run of which only summary.json is left: the last round.
+
+    A group of horizons stands as one client.
+
+    Raises:
+        DataError: a file is missing or damaged.
+    """
+    spec, summary = read_spec(output / "tuned.toml"), read_json(output / "summary.json")
+    methods = {method["label"]: method for method in summary["methods"]}
+    seeds = range(len(spec.seeds))
+    records = tuple(
+        tuple(
+            (_last_record(spec.rounds, k, methods[m.label], s),)
+            for k, m in enumerate(spec.methods)
+        )
+        for s in seeds
+    )
+    constants = tuple(summary["constants"])
+    return Results(spec, np.array([0]), records, constants)
+
+
+def _last_record(last: int, entry: int, method: Any, seed: int) -> RoundRecord:
+    final = {k: v["seeds"][seed] for k, v in method["final"].items()}
+    mass = {int(h): v["seeds"][seed] for h, v in method["mass_by_horizon"].items()}
+    mass = {h: weight for h, weight in mass.items() if weight is not None}
+    return RoundRecord(
+        last,
+        entry,
+        objective=final.pop("objective"),
+        pooled=final.pop("pooled"),
+        scalars=int(final.pop("scalars")),
+        paper_scalars=int(final.pop("paper_scalars")),
+        metrics={k: v for k, v in final.items() if v is not None and "gap" not in k},
+        clients=tuple(range(len(mass))),
+        horizons=tuple(mass),
+        weights=tuple(mass.values()),
+    )
 
 
 def _results(

@@ -35,7 +35,7 @@ def figure_1(
 
     Columns are regimes: the paper's three, and heterogeneous data with equal horizons
     if it is given. Each data set has a row of accuracies, one of gaps, and one of
-    differences: HEW less its best rival, with 95 % paired intervals. These two have
+    ratios: HEW over its best rival, with 95 % paired intervals. These two have
     bands and names; the others are thin lines.
 
     Args:
@@ -68,7 +68,7 @@ def figure_1(
                     continue
                 results, chosen = panels[d, regime], focus[d, regime]
                 _draw_panel(axes, results, (kind, axis), chosen, styles)
-            name = QUANTITIES.get(kind, "objective of HEW\nless best rival's")
+            name = QUANTITIES.get(kind, "objective of HEW\nover best rival's")
             _label_outside(row, plain_text(f"{NAMES.get(d, d)}\n{name}"))
         for regime, axes in zip(regimes, grid[0], strict=True):
             axes.set_title(TITLES.get(regime, regime))
@@ -86,7 +86,7 @@ def _draw_panel(
     focus: Sequence[str],
     styles: Mapping[str, Style],
 ) -> None:
-    """One panel: curves of all methods, or HEW less its best rival."""
+    """One panel: curves of all methods, or HEW over its best rival."""
     kind, axis = what
     if kind != "difference":
         quantity = results.evaluated_quantity(focus[0], kind)
@@ -94,7 +94,7 @@ def _draw_panel(
     elif len(focus) == 2:
         pair, ink = (focus[0], focus[1]), styles[focus[0]].ink
         draw_difference(axes, results, pair, "objective", axis=axis, ink=ink)
-        axes.set_title(plain_text(f"less {focus[1]}"), fontsize=6.5, pad=2)
+        axes.set_title(plain_text(f"over {focus[1]}"), fontsize=6.5, pad=2)
 
 
 def _focus(results: Results, hew: str) -> list[str]:

@@ -37,6 +37,7 @@ from reproduce.specs import (
     cnn_equal_spec,
     cnn_spec,
     head_equal_spec,
+    head_printed_spec,
     head_spec,
     quick_deep,
 )
@@ -60,6 +61,7 @@ PARTS: dict[str, Callable[..., list[Spec]]] = {
     "cnn-equal": partial(_line, cnn_equal_spec),
     "head": partial(_line, head_spec),
     "head-equal": partial(_line, head_equal_spec),
+    "head-printed": partial(_line, head_printed_spec),
     **{f"robustness-{half.value}": partial(_study, half) for half in Half},
 }
 """What makes the specs of a part, which are run side by side."""

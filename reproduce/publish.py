@@ -16,7 +16,7 @@ from hewfl.core.atomic import write_bytes, write_json, write_text
 from hewfl.experiments.results import LARGER_IS_BETTER, Results
 from hewfl.experiments.run_folder import Folder
 from hewfl.experiments.spec import Spec
-from hewfl.experiments.statistics import Comparison
+from hewfl.experiments.statistics import Comparison, detectable_text
 from hewfl.experiments.summary import mean_text, statistics
 from reproduce.claims import (
     ACCURACY,
@@ -26,6 +26,7 @@ from reproduce.claims import (
     Moment,
     Panels,
     against_others,
+    as_trial,
     at_moment,
     judge,
 )
@@ -58,9 +59,18 @@ GRID_RULES = (
     "cheaper one sends in all rounds. That is what its text means; every claim is "
     "judged so, at equal scalars by our count (control variates need no second vector "
     "up, erratum E-17), and at equal rounds. "
+    "Methods are compared seed by seed: objectives by their ratios (tested as "
+    "logarithms), accuracies by their differences, by Student's t with Holm's "
+    "correction over the pairs of the claim, at 5 %. Intervals are of 95 %, each for "
+    "itself; exact p is that of all sign flips. Where a pair is undecided, there "
+    "stands what these seeds would have shown in four cases of five. "
+    "Each claim is judged on the paper's own methods (HEW-Fixed, Uniform, FedAvg, "
+    "FedNova; with equal horizons SCAFFOLD, FedProx and minibatch SGD too) and with "
+    "fair rivals added (those three everywhere, HEW-Fixed with the control variates of "
+    "Algorithm 2, FedNova with equal p_i). "
     "A claim of an advantage agrees when HEW has a lower objective than every other "
-    "method and a lower accuracy than none, by 95 % paired intervals over the seeds. "
-    "It does not agree when HEW's objective is clearly higher than that of one of "
+    "method and a lower accuracy than none. "
+    "It does not agree when HEW's objective is higher than that of one of "
     "them. A claim of no clear advantage agrees when HEW is not ahead of all of them, "
     "which little data makes easy: few seeds or rounds leave most comparisons "
     "undecided. "
@@ -68,10 +78,13 @@ GRID_RULES = (
 )
 """What verdicts mean, at the head of claims.md."""
 DEEP_RULES = (
-    "A claim agrees when each of its comparisons does, by 95 % paired intervals over "
-    "the seeds; it does not agree when one is clearly the other way round, and is "
-    "undecided otherwise. One about methods that were not run is not judged. Moments: "
-    "the last round; of each method and seed the evaluated round with the best "
+    "A claim agrees when each of its comparisons does; it does not agree when one is "
+    "the other way round, and is undecided otherwise. Comparisons are paired by seed: "
+    "losses by their ratios (tested as logarithms), accuracies by their differences, "
+    "by Student's t with Holm's correction over all comparisons of the claim, at 5 %; "
+    "intervals are of 95 %, each for itself. A claim about methods that were not run "
+    "is not judged. Moments: the last round; of each method and seed the evaluated "
+    "round with the best "
     "validation accuracy; equal scalars, the last evaluated round within what the "
     "thriftiest method sent in all, in our count and in the paper's. Weights by local "
     "work are those of the last round, and means over the last quarter of the rounds. "
@@ -104,14 +117,20 @@ def publish_grid(
     panel its spec, the tuned spec, the tuning table and the times, in a folder of its
     own.
     """
-    claims = judge(panels)
     _write_numbers(folders, panels, output, without=())
-    (spec, *_) = (folder.spec for folder in folders.values())
-    head = f"{GRID_RULES}\n\n{amount(spec, is_quick=is_quick)}"
-    write_text(output / "claims.md", claims_text(head, claims))
     tables = f"{edges_text(folders)}\n{tables_text(folders)}"
     write_text(output / "results.md", tables)
-    write_text(output / "pairs.csv", _pairs_text(panels))
+    return judge_grid(panels, output, is_quick=is_quick)
+
+
+def judge_grid(panels: Panels, output: Path, *, is_quick: bool = False) -> list[Claim]:
+    """Write claims.md and, but of a trial, pairs.csv of the grid; return the claims."""
+    claims = as_trial(judge(panels)) if is_quick else judge(panels)
+    (results, *_) = panels.values()
+    head = f"{GRID_RULES}\n\n{amount(results.spec, is_quick=is_quick)}"
+    write_text(output / "claims.md", claims_text(head, claims))
+    if not is_quick:
+        write_text(output / "pairs.csv", _pairs_text(panels))
     return claims
 
 
@@ -124,11 +143,19 @@ def publish_extended(
     pairs, which are many.
     """
     _write_numbers(folders, panels, output, without=("pairs",))
-    (spec, *_) = (folder.spec for folder in folders.values())
-    head = f"{amount(spec, is_quick=is_quick)}\n\n"
-    write_text(output / "claims.md", head + extended_text(panels))
     tables = f"{edges_text(folders)}\n{tables_text(folders)}"
     write_text(output / "results.md", tables)
+    judge_extended(panels, output, is_quick=is_quick)
+
+
+def judge_extended(panels: Panels, output: Path, *, is_quick: bool = False) -> None:
+    """Write claims.md of the wide grid or of the extended comparison."""
+    (results, *_) = panels.values()
+    text = amount(results.spec, is_quick=is_quick) + "\n"
+    if not is_quick:
+        text += f"\n{extended_text(panels)}"
+        write_text(output / "pairs.csv", _pairs_text(panels))
+    write_text(output / "claims.md", text)
 
 
 def _write_numbers(
@@ -152,11 +179,15 @@ def _write_numbers(
 
 
 def _pairs_text(panels: Panels) -> str:
-    """HEW less every other method, at equal rounds and scalars, with intervals."""
+    """HEW against every other method, at equal rounds and scalars, with intervals.
+
+    The pairs of a panel, a measure and a quantity are one family.
+    """
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    names = ("mean", "low", "high", "verdict")
-    writer.writerow(["data", "regime", "equal", "quantity", "first", "second", *names])
+    names = ["data", "regime", "equal", "quantity", "first", "second", "scale"]
+    names += ["mean", "low", "high", "seeds", "ahead", "exact p", "p, Holm"]
+    writer.writerow([*names, "detectable", "verdict"])
     for (data, regime), results in panels.items():
         hew = hew_of(regime)
         if hew not in results.labels:
@@ -165,9 +196,11 @@ def _pairs_text(panels: Panels) -> str:
             for quantity in ("objective", "test_accuracy"):
                 comparisons = against_others(results, hew, quantity, axis)
                 for label, o in comparisons.items():
-                    numbers = [f"{value:+.6f}" for value in (o.mean, o.low, o.high)]
-                    row = [data, regime, axis, quantity, hew, label, *numbers]
-                    writer.writerow([*row, o.verdict])
+                    row = [data, regime, axis, quantity, hew, label, o.scale]
+                    row += [f"{value:.6f}" for value in (o.mean, o.low, o.high)]
+                    row += [str(o.seeds), str(o.ahead), f"{o.exact_p:.4g}"]
+                    row += [f"{o.corrected_p:.3g}", f"{o.detectable:.6f}", o.verdict]
+                    writer.writerow(row)
     return stream.getvalue()
 
 
@@ -212,7 +245,7 @@ def amount(spec: Spec, *, is_quick: bool) -> str:
     """How much the verdicts rest on."""
     text = f"These runs: {len(spec.seeds)} seeds, {spec.rounds} rounds."
     if is_quick:
-        text += " They are of `--quick`, a first look that decides nothing."
+        text += " They are a trial (`--quick`), which gives no verdicts."
     return text
 
 
@@ -273,16 +306,29 @@ def publish_deep(
         The claims, judge_line.
     """
     results, key = folder.results, (folder.spec.data.name, folder.spec.name)
-    claims = judge_line(results)
     write_table({key: folder}, output)
     copy_files(folder, output, (*KEPT, "summary.json"))
-    head = f"{DEEP_RULES}\n\n{amount(folder.spec, is_quick=is_quick)}"
-    write_text(output / "claims.md", claims_text(head, claims))
+    claims = judge_deep(results, output, judge_line, is_quick=is_quick)
     tables = [tables_text({key: folder}).rstrip(), ""]
     for moment in tuple(Moment)[1:]:
         tables += [f"### {moment}", "", *_table(results, moment), ""]
     write_text(output / "results.md", "\n".join(tables))
     write_curves({key: results}, output)
+    return claims
+
+
+def judge_deep(
+    results: Results,
+    output: Path,
+    judge_line: Callable[[Results], list[Claim]],
+    *,
+    is_quick: bool = False,
+) -> list[Claim]:
+    """Write claims.md of a deep-learning line; return the claims."""
+    claims = judge_line(results)
+    claims = as_trial(claims) if is_quick else claims
+    head = f"{DEEP_RULES}\n\n{amount(results.spec, is_quick=is_quick)}"
+    write_text(output / "claims.md", claims_text(head, claims))
     return claims
 
 
@@ -296,13 +342,17 @@ def put_table(page: Path, name: str, folder: Folder) -> None:
         name: of the table; its marks are comments, `table: name` and `end: name`.
         folder: of the finished run.
     """
+    put_rows(page, name, _page_rows(folder))
+
+
+def put_rows(page: Path, name: str, rows: Sequence[str]) -> None:
+    """Write rows into a page, between the two marks of a table, if it has them."""
     first, last = f"<!-- table: {name} -->", f"<!-- end: {name} -->"
     text = page.read_text(encoding="utf-8")
     if first in text and last in text:
         head, _, rest = text.partition(first)
         _, _, tail = rest.partition(last)
-        rows = "\n".join([first, *_page_rows(folder), last])
-        write_text(page, head + rows + tail)
+        write_text(page, head + "\n".join([first, *rows, last]) + tail)
 
 
 def _page_rows(folder: Folder) -> list[str]:
@@ -317,7 +367,9 @@ def _page_rows(folder: Folder) -> list[str]:
     for label in _ranked(results, Moment.last):
         (method,) = (m for m in tuned.methods if m.label == label)
         chosen = ", ".join(
-            f"{SYMBOLS.get(k, k)} {method.parameters[k]:g}" for k in grids[label]
+            f"{SYMBOLS.get(k, k)} {method.parameters[k]:g}"
+            for k in grids[label] or (*SYMBOLS, "power")
+            if k in method.parameters
         )
         asked = [(quantity, Moment.last) for quantity in columns]
         asked += [(ACCURACY[1], Moment.best)]
@@ -359,8 +411,10 @@ def extended_text(panels: Panels) -> str:
     )
     lines = [
         "The paper has no claims about these lists. The question is ours: is HEW ahead "
-        f"of every other method in the objective of the {model}, at equal rounds, by "
-        "95 % paired intervals?",
+        f"of every other method in the objective of the {model}, at equal rounds? "
+        "Objectives are compared by their ratios, seed by seed, with Holm's correction "
+        "over the pairs of a panel; where pairs are undecided, there stands what these "
+        "seeds would have shown against all of them.",
         "",
         "| panel | HEW is | because |",
         "| --- | --- | --- |",
@@ -402,5 +456,7 @@ def _because(outcomes: Mapping[str, Comparison]) -> str:
         verdict: [label for label, o in outcomes.items() if o.verdict == verdict]
         for verdict in WORDS
     }
-    parts = (f"{WORDS[v]} {', '.join(labels)}" for v, labels in by.items() if labels)
+    parts = [f"{WORDS[v]} {', '.join(labels)}" for v, labels in by.items() if labels]
+    if doubt := [outcomes[label] for label in by["undecided"]]:
+        parts.append(detectable_text(max(doubt, key=lambda c: c.detectable)))
     return "; ".join(parts)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from hewfl.experiments.statistics import Comparison, compare_finals
+from hewfl.experiments.statistics import Comparison, compare
 
 BEGIN, END = "<!-- rules: begin -->", "<!-- rules: end -->"
 EQUAL, DEFAULT = "equal", "sieve, per step"
@@ -41,7 +41,7 @@ def against_equal(
     first, second = (
         losses(scenario, name, server_step, score) for name in (rule, EQUAL)
     )
-    return compare_finals(first, second, "objective")
+    return compare(first, second, scale="difference")
 
 
 def losses(scenario: dict[str, Any], rule: str, server_step: str, score: str) -> Any:

@@ -20,13 +20,16 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 
+from hewfl.core.atomic import read_json, write_json
 from hewfl.experiments.executor import Progress
 from hewfl.experiments.results import Results
 from hewfl.experiments.run import run_all
 from hewfl.experiments.run_folder import Folder, folder_for
 from hewfl.experiments.spec import read_spec
-from hewfl.experiments.statistics import compare
+from hewfl.experiments.statistics import decide, interval_text, measure
+from hewfl.experiments.summary import all_pairs
 from hewfl.plotting import save
+from reproduce.curves_file import read_finals
 
 OUT = Path(__file__).resolve().parents[1] / "docs" / "results" / "server_step"
 PANELS = ("mnist-het", "mnist-hom", "covertype-het", "covertype-hom")
@@ -87,20 +90,47 @@ def head(corner: str) -> list[str]:
 
 
 def differences_of(runs: Runs, base: int) -> str:
-    """Each row minus one of them, paired by seed."""
+    """Each row against one of them, paired by seed; a column is a family of pairs."""
     judge_of, label_of, quantity_of, name_of = ROWS[base]
-    lines = [f"Minus '{name_of}', paired by seed, with 95 % intervals:", ""]
-    lines += head("")
-    for k, (judge, label, quantity, name) in enumerate(ROWS):
-        if k == base:
-            continue
-        cells = []
-        for panel in PANELS:
-            subtracted = runs[panel, judge_of].final(label_of, quantity_of)
-            c = compare(runs[panel, judge].final(label, quantity), subtracted)
-            cells.append(f" {c.mean:+.4f} [{c.low:+.4f}, {c.high:+.4f}] |")
-        lines += [f"| {name} |" + "".join(cells)]
+    about = "95 % intervals; ▲ lower and ▼ higher by Holm's correction over a column"
+    lines = [f"Divided by '{name_of}', paired by seed, with {about}:", "", *head("")]
+    others = [row for k, row in enumerate(ROWS) if k != base]
+    marks = {"better": " ▲", "worse": " ▼", "undecided": ""}
+    columns = []
+    for panel in PANELS:
+        divisor = runs[panel, judge_of].final(label_of, quantity_of)
+        pairs = decide(
+            {
+                name: measure(runs[panel, judge].final(label, quantity), divisor)
+                for judge, label, quantity, name in others
+            }
+        )
+        columns.append(
+            {k: interval_text(c) + marks[c.verdict] for k, c in pairs.items()}
+        )
+    for *_, name in others:
+        cells = (column[name].replace(" times", "") for column in columns)
+        lines += [f"| {name} | " + " | ".join(cells) + " |"]
     return "\n".join(lines) + "\n"
+
+
+def judge_again(output: Path) -> None:
+    """Make the comparisons of the published study again, from its summaries."""
+    runs, text = {}, (output / "results.md").read_text(encoding="utf-8")
+    for panel in PANELS:
+        for judge in ("iterate", "averaged"):
+            place = output / f"{panel}-{judge}"
+            runs[panel, judge] = results = read_finals(place)
+            summary = read_json(place / "summary.json")
+            summary["pairs"] = all_pairs(results)
+            for method in summary["methods"]:
+                method["is_limit"] = method["label"] in results.yardsticks
+            write_json(place / "summary.json", summary)
+    title, _, _ = text.partition("Objective after")
+    _, rounds, rest = text.partition("Rounds of 'measured'")
+    tables = [table_of(runs), differences_of(runs, 0), differences_of(runs, 2)]
+    whole = title + "\n".join([*tables, rounds + rest])
+    (output / "results.md").write_text(whole, encoding="utf-8")
 
 
 def intervals_of(runs: Runs) -> str:

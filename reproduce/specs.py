@@ -350,6 +350,32 @@ def head_equal_spec() -> Spec:
     return replace(spec, problem=replace(spec.problem, reference_steps=MEAN_STEPS))
 
 
+def head_printed_spec() -> Spec:
+    """Line 2 at the hyper-parameters that the paper prints, without tuning.
+
+    The multiplier of the learning rate, FedProx's μ, and the λ of HEW and HEW-Fixed,
+    which are κ and the power of H here, as in `head_spec`.
+    """
+    given = {
+        HEW_PLAIN: {STEP: 1.5, "kappa": 1.75},
+        HEW_CORRECTED: {STEP: 1.5, "kappa": 1.75},
+        HEW_FIXED: {STEP: 2.0, "power": 1.0},
+        "Uniform": {STEP: 1.5},
+        "FedAvg": {STEP: 2.0},
+        "FedProx": {STEP: 2.0, "prox": 0.05},
+        "FedNova": {STEP: 1.25},
+        "SCAFFOLD": {STEP: 2.0},
+        MINIBATCH: {TOTAL: 2.0},
+    }
+    spec = head_spec()
+    methods = tuple(
+        replace(m, parameters={**m.parameters, **given[m.label]}, grid={})
+        for m in spec.methods
+    )
+    name = f"{spec.name}-printed"
+    return replace(spec, name=name, methods=methods, tune=TuneSpec())
+
+
 def _head(name: str, methods: tuple[MethodSpec, ...]) -> Spec:
     return Spec(
         name=name,

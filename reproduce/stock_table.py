@@ -12,6 +12,13 @@ from pathlib import Path
 
 from benchmarks.report import table
 
+from hewfl.experiments.statistics import (
+    Comparison,
+    decide,
+    detectable_text,
+    measure,
+)
+
 FILE = Path(__file__).parent / "results" / "stock_apps.jsonl"
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "results" / "flower.md"
 MARKS = "<!-- stock apps: begin -->\n", "<!-- stock apps: end -->\n"
@@ -31,8 +38,6 @@ DEFAULT = "sieve 0.4 2"
 TUNING = (10, 11, 12)
 SAFE = 0.01
 """Largest mean loss of accuracy against FedAvg among good clients, on each app."""
-QUANTILES = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
-"""Of Student's law, 97.5 %, by the number of seeds."""
 
 Cell = tuple[str, str, str, int]
 """App, scenario, strategy, seed."""
@@ -84,16 +89,12 @@ def _order(cell: Cell) -> tuple[bool, str]:
     return cell[2][0].islower(), cell[2].lower()
 
 
-def difference(
-    runs: Known, app: str, scenario: str, strategy: str
-) -> tuple[float, float]:
-    """Accuracy less FedAvg's over the same seeds: mean, and half of a 95 % interval."""
+def difference(runs: Known, app: str, scenario: str, strategy: str) -> Comparison:
+    """Accuracy less FedAvg's over the same seeds, without a verdict."""
     ours, theirs = (ends(runs, app, scenario, name) for name in (strategy, FRAME))
-    pairs = [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
-    if len(pairs) < 2:
-        return (pairs or [math.nan])[0], math.nan
-    spread = statistics.stdev(pairs) / math.sqrt(len(pairs))
-    return statistics.mean(pairs), QUANTILES.get(len(pairs), 2.0) * spread
+    pairs = [(ours[seed], theirs[seed]) for seed in ours if seed in theirs]
+    first, second = zip(*pairs, strict=True) if pairs else ((), ())
+    return measure(first, second, larger_is_better=True)
 
 
 def shortfalls(runs: Known) -> dict[str, tuple[float, str]]:
@@ -121,7 +122,7 @@ def shortfalls(runs: Known) -> dict[str, tuple[float, str]]:
 def losses(runs: Known) -> dict[str, float]:
     """Largest mean loss of accuracy against FedAvg among good clients, of the apps."""
     return {
-        name: max(-difference(runs, app, "clean", name)[0] for app in APPS)
+        name: max(-difference(runs, app, "clean", name).mean for app in APPS)
         for name in _strategies(runs)
         if all(ends(runs, app, "clean", name) for app in APPS)
     }
@@ -176,39 +177,38 @@ def choosing(runs: Known) -> str:
 
 def verdict(runs: Known) -> str:
     """The default beside FedAvg in each cell, and who is least behind the best."""
-    rows = [
-        [
-            app,
-            *(
-                _signed(*difference(runs, app, scenario, DEFAULT))
-                for scenario in SCENARIOS
-            ),
-        ]
-        for app in APPS
-    ]
-    clean = [difference(runs, app, "clean", DEFAULT) for app in APPS]
-    below = [app for app, (d, h) in zip(APPS, clean, strict=True) if d + h < 0]
+    cells = [(app, scenario) for app in APPS for scenario in SCENARIOS]
+    pairs = decide({cell: difference(runs, *cell, DEFAULT) for cell in cells})
+    rows = [[app, *(_signed(pairs[app, w]) for w in SCENARIOS)] for app in APPS]
+    clean = {app: pairs[app, "clean"] for app in APPS}
+    below = [app for app, c in clean.items() if c.verdict == "worse"]
+    doubt = [c for c in clean.values() if c.verdict == "undecided"]
+    shown = detectable_text(max(doubt, key=lambda c: c.detectable)) if doubt else ""
     text = "not below FedAvg beyond the noise of the seeds on any app"
+    text += f" ({shown})" if shown else ""
     if below:
         text = f"below FedAvg beyond the noise of the seeds on {', '.join(below)}"
     behind = shortfalls(runs)
     least = [[_label(k), f"{v:.3f}", cell] for k, (v, cell) in behind.items()]
     return "\n\n".join(
         [
-            "The default less FedAvg, paired over seeds, with 95 % intervals:",
+            "The default less FedAvg, paired over seeds, with 95 % intervals, each for "
+            "itself; ▲ above and ▼ below by Holm's correction over the table:",
             table(["", *SCENARIOS], rows),
             f"Where all clients are good the default is {text}; its largest mean loss "
-            f"there is {max(0.0, -min(d for d, _ in clean)):.3f}.",
+            f"there is {max(0.0, -min(c.mean for c in clean.values())):.3f}.",
             "How far a strategy is behind the best one of a cell, at most:",
             table(["", "behind", "in"], least),
         ]
     )
 
 
-def _signed(mean: float, half: float) -> str:
-    if not math.isfinite(mean):
+def _signed(c: Comparison) -> str:
+    if not math.isfinite(c.mean):
         return "-"
-    return f"{mean:+.3f}" + (f" ± {half:.3f}" if math.isfinite(half) else "")
+    mark = {"better": " ▲", "worse": " ▼", "undecided": ""}[c.verdict]
+    half = f" ± {c.half:.3f}" if math.isfinite(c.half) else ""
+    return f"{c.mean:+.3f}{half}{mark}"
 
 
 def section(runs: Known) -> str:
@@ -236,10 +236,10 @@ def section(runs: Known) -> str:
     return "\n" + "\n\n".join(parts) + "\n\n"
 
 
-def publish() -> str:
+def publish(page: Path = PAGE) -> str:
     """Put the section into the page; what was put there."""
     new = section(known())
-    between_marks(PAGE, MARKS, new)
+    between_marks(page, MARKS, new)
     return new
 
 

@@ -1,7 +1,7 @@
-"""Scores of the study by rule and scenario, with significance."""
+"""Scores of the study by rule and scenario, with verdicts."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
@@ -10,7 +10,7 @@ import numpy as np
 
 from hewfl.core.array_types import Float64
 from hewfl.core.validation import Array
-from hewfl.experiments.statistics import holm, paired_p
+from hewfl.experiments.statistics import Comparison, compare_pairs, detectable_text
 from reproduce.robustness.robustness_specs import (
     MOMENTA,
     ORACLE,
@@ -21,8 +21,6 @@ from reproduce.robustness.robustness_specs import (
     under_momentum,
 )
 
-LEVEL = 0.05
-"""Chance of a false find in one scenario, all its comparisons together."""
 Summaries = Mapping[Key, Mapping[str, Any]]
 """What the runs' summary.json say, by panel and scenario."""
 
@@ -137,31 +135,43 @@ class Scores:
         return self.ratio(key, rule), key
 
     @cached_property
-    def _behind(self) -> dict[Key, dict[str, float]]:
+    def _against_best(self) -> dict[Key, dict[str, Comparison]]:
         return {key: self._judged(key) for key in self.keys}
 
-    def behind(self, key: Key) -> dict[str, float]:
-        """Corrected p-values of rules against the best of this scenario, Holm's way.
+    def against_best(self, key: Key) -> dict[str, Comparison]:
+        """The other rules against the best of this scenario: one family.
 
-        Each at its own best momentum, paired by seed. A rule that diverged is behind
-        for sure: zero. The best rule itself has one.
+        Each at its own best momentum, paired by seed. The yardstick is not in it.
         """
-        return self._behind[key]
+        return self._against_best[key]
 
-    def _judged(self, key: Key) -> dict[str, float]:
+    def _judged(self, key: Key) -> dict[str, Comparison]:
         winner = self.winner(key)
         rivals = [r for r in self.rules(key[0]) if r not in (ORACLE, winner)]
-        top = self.seeds(key, self.best(key, winner))
-        lost = [r for r in rivals if not math.isfinite(self.value(key, r))]
-        rest = [r for r in rivals if r not in lost]
-        raw = [paired_p(self.seeds(key, self.best(key, r)), top) for r in rest]
-        corrected = holm(raw) if raw else np.empty(0)
-        levels = dict(zip(rest, corrected.tolist(), strict=True))
-        return {winner: 1.0} | dict.fromkeys(lost, 0.0) | levels
+        values = {
+            rule: self.seeds(key, self.best(key, rule)) for rule in (winner, *rivals)
+        }
+        pairs = compare_pairs(
+            values, [(r, winner) for r in rivals], quantity_of(key[0])
+        )
+        return {rule: comparison for (rule, _), comparison in pairs.items()}
 
     def is_level(self, key: Key, rule: str) -> bool:
         """Whether a rule is not shown to be behind the best of this scenario."""
-        return self.behind(key)[rule] >= LEVEL
+        if rule == self.winner(key):
+            return True
+        return rule != ORACLE and self.against_best(key)[rule].verdict != "worse"
+
+    def shown(self, cases: Iterable[tuple[Key, str]]) -> str:
+        """What the seeds would have shown of rules that are level, at the least."""
+        doubt = [
+            self.against_best(key)[rule]
+            for key, rule in cases
+            if rule != self.winner(key) and self.is_level(key, rule)
+        ]
+        if not doubt:
+            return ""
+        return detectable_text(max(doubt, key=lambda c: c.detectable))
 
     def weight_on_bad(self, key: Key, rule: str) -> float | None:
         """Mean share of the weights that bad clients had; None where there are none."""

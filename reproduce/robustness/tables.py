@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hewfl.experiments.statistics import compare
+from hewfl.experiments.statistics import interval_text
 from reproduce.robustness.heatmap import LOST
 from reproduce.robustness.robustness_specs import (
     MOMENTA,
@@ -16,7 +16,6 @@ from reproduce.robustness.robustness_specs import (
     under_momentum,
 )
 from reproduce.robustness.scores import (
-    LEVEL,
     Scores,
     is_deep,
     quantity_of,
@@ -69,14 +68,14 @@ def values_table(scores: Scores, panel: str) -> list[str]:
     def cell(key: Key, rule: str) -> str:
         value = scores.value(key, rule)
         text = f"{value:.4f}" if value < LOST else "lost"
-        return f"**{text}**" if scores.behind(key).get(rule, 0.0) >= LEVEL else text
+        return f"**{text}**" if scores.is_level(key, rule) else text
 
     first = quantity_of(panel).replace("_", " ")
     return _table(first, scores.rules(panel), _columns(scores, panel), cell)
 
 
 def pairs_table(scores: Scores, panel: str) -> list[str]:
-    """How far behind, with intervals: what the p-values of bold type are about."""
+    """How far behind, with intervals, and what undecided pairs would have shown."""
 
     def cell(key: Key, rule: str) -> str:
         winner = scores.winner(key)
@@ -84,17 +83,20 @@ def pairs_table(scores: Scores, panel: str) -> list[str]:
             return "best"
         if not scores.value(key, rule) < LOST:
             return "lost"
-        a, b = (scores.seeds(key, scores.best(key, r)) for r in (rule, winner))
-        difference = compare(a, b)
-        return (
-            f"{difference.mean:+.4f} ({difference.low:+.4f} to {difference.high:+.4f})"
-        )
+        if rule == ORACLE:
+            return "limit"
+        c = scores.against_best(key)[rule]
+        text = interval_text(c).replace(" times", "")
+        if c.verdict == "undecided" and math.isfinite(c.detectable):
+            text += f"; would show {c.detectable:.3f}"
+        return text
 
     return [
-        "Less the best rule of the scenario, paired by seed, with 95 % intervals that "
-        "are not corrected for their number:",
+        "Ratio to the best rule of the scenario, paired by seed, with 95 % intervals, "
+        "each for itself; where the pair is undecided, the ratio that the seeds would "
+        "have shown in four cases of five:",
         "",
-        *_table("less the best", scores.rules(panel), _columns(scores, panel), cell),
+        *_table("ratio", scores.rules(panel), _columns(scores, panel), cell),
     ]
 
 

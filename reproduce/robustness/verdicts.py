@@ -1,13 +1,12 @@
 """The questions of the study, and its answers."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, final
 
 import numpy as np
 
-from hewfl.experiments.statistics import compare, holm, paired_p
+from hewfl.experiments.statistics import decide, measure
 from reproduce.robustness.robustness_specs import (
     MOMENTA,
     ORACLE,
@@ -17,9 +16,9 @@ from reproduce.robustness.robustness_specs import (
     Key,
     under_momentum,
 )
-from reproduce.robustness.scores import LEVEL, Scores, is_deep, rank_by_worst
+from reproduce.robustness.scores import Scores, is_deep, rank_by_worst
 
-Answer = Literal["confirmed", "refuted", "partly", "not run"]
+Answer = Literal["confirmed", "refuted", "partly", "not run", "no verdict"]
 FIXED = ("uniform", "horizon", "FedAvg")
 LABELS = ("labels", "many", "mirrored")
 WORST = 3
@@ -59,6 +58,11 @@ def verdicts(scores: Scores) -> list[Verdict]:
         _oracle(scores),
         _averaging(scores),
     ]  # fmt: skip
+
+
+def as_trial(answers: Sequence[Verdict]) -> list[Verdict]:
+    """Verdicts of a run that is too small to say anything."""
+    return [Verdict(v.statement, "no verdict", "a trial run") for v in answers]
 
 
 def _bad_scenarios() -> tuple[str, ...]:
@@ -114,7 +118,8 @@ def _clean(scores: Scores) -> Verdict:
     }
     because = "; ".join(
         f"{PANELS[key[0]].title}: {len(level)} of {len(scores.rules(key[0])) - 1} are "
-        f"level with the best, {scores.winner(key)}"
+        f"not shown to be behind the best, {scores.winner(key)}"
+        f"{_brackets(scores.shown((key, rule) for rule in level))}"
         for key, level in names.items()
     )
     holds = [len(names[key]) == len(scores.rules(key[0])) - 1 for key in keys]
@@ -132,7 +137,9 @@ def _level(
     keys = _keys(scores, scenarios, deep=deep)
     holds = [all(scores.is_level(key, rule) for rule in rules) for key in keys]
     lost = [key for key, held in zip(keys, holds, strict=True) if not held]
-    parts = [f"level with the best in {sum(holds)} of {len(keys)} cases"]
+    shown = scores.shown((key, rule) for key in keys for rule in rules)
+    level = f"not shown to be behind the best in {sum(holds)} of {len(keys)} cases"
+    parts = [f"{level}{_brackets(shown)}"]
     far = {key: max(scores.ratio(key, rule) for rule in rules) for key in lost}
     worst = sorted(far, key=lambda key: -far[key])[:WORST]
     parts += [
@@ -173,33 +180,27 @@ def _oracle(scores: Scores) -> Verdict:
 
 def _averaging(scores: Scores) -> Verdict:
     """Averaged model against last iterate, every rule, scenario and momentum."""
-    better = worse = total = 0
-    tests: list[float] = []
-    signs: list[float] = []
-    for key in scores.keys:
-        for rule in scores.rules(key[0]):
-            for beta in MOMENTA[is_deep(key[0])]:
-                label = under_momentum(rule, beta)
-                pairs = [
-                    scores.seeds(key, label, averaged=averaged)
-                    for averaged in (True, False)
-                ]
-                comparison = compare(*pairs)
-                if comparison.seeds < 2 or not math.isfinite(comparison.mean):
-                    continue
-                tests.append(paired_p(*pairs))
-                signs.append(comparison.mean)
-    total = len(tests)
-    if total:
-        sure = holm(tests) < LEVEL
-        better = int((sure & (np.array(signs) < 0)).sum())
-        worse = int((sure & (np.array(signs) > 0)).sum())
+    measured = {
+        (key, label): measure(*pair)
+        for key in scores.keys
+        for rule in scores.rules(key[0])
+        for label in (under_momentum(rule, b) for b in MOMENTA[is_deep(key[0])])
+        for pair in [[scores.seeds(key, label, averaged=a) for a in (True, False)]]
+    }
+    measured = {k: c for k, c in measured.items() if c.seeds > 1}
+    total = len(measured)
+    answers = [c.verdict for c in decide(measured).values()]
+    better, worse = answers.count("better"), answers.count("worse")
     because = (
         f"lower loss in {better} of {total} cases of rule, scenario and momentum, "
         f"higher in {worse}, the rest undecided (Holm over all of them)"
     )
     answer = _answer([better > 0, worse == 0]) if total else "not run"
     return Verdict("Averaging the iterates helps", answer, because)
+
+
+def _brackets(text: str) -> str:
+    return f" ({text})" if text else ""
 
 
 def _span(values: Sequence[float]) -> str:

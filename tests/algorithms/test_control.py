@@ -33,6 +33,8 @@ from hewfl.control.tracking import (
 from hewfl.core.algorithm import Truth
 from hewfl.core.round import Cohort, LocalPlan
 from hewfl.displacements.dense import matrix_round
+from hewfl.federation import Scenario
+from hewfl.federation.attacks import HiddenBatches, ScaledUpdates, StaleUpdates
 from hewfl.federation.participation import RotatingParticipation
 from hewfl.problems import Quadratic, random_quadratic
 from hewfl.simulation.audit import control_audit
@@ -244,6 +246,73 @@ def test_an_outer_step_is_not_what_the_certificate_is_about() -> None:
             "no certificate: it is not about this server step"
         )
     assert len(observed(trace, "certified_gap", 0)) == 3
+
+
+UPDATES = "some updates are not the clients' own"
+
+
+@pytest.mark.parametrize(
+    ("fault", "objective", "why"),
+    [
+        (ScaledUpdates(0.25, -20.0), "honest", UPDATES),
+        (ScaledUpdates(0.25, -20.0), "all", UPDATES),
+        (StaleUpdates(0.25, 3), "honest", UPDATES),
+        (HiddenBatches((1, 2)), "all", "batch sizes are not those declared"),
+    ],
+)
+def test_a_simulation_certifies_nothing_that_it_knows_to_be_false(
+    fault: Any, objective: Any, why: str
+) -> None:
+    """With these faults the certified gap was exceeded in 5 rounds of 5."""
+    problem = random_quadratic(3, 8, 2, noise=0.0)
+    box = ProblemBounds(problem.smoothness, 3.0, 1e-3, 0.05)
+    entries: list[Any] = [HewControl(box, 0.0, "sharp")]
+    words = {}
+    for scenario in (Scenario(), Scenario((fault,), objective)):
+        federation = Federation(FixedSteps(1), 1, scenario=scenario)
+        trace = simulate(problem, federation, entries, rounds=5, seed=0)
+        words[scenario] = [record.status for record in trace.of(0)][1:]
+    honest, faulty = words.values()
+    assert all("; certified: expected next gap at most" in text for text in honest)
+    assert all(text.endswith(f"; no certificate: {why}") for text in faulty)
+
+
+def test_clients_that_drop_out_by_their_draws_are_not_certified(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Which updates are finite depends on the minibatches; the proof excludes that."""
+    problem = random_quadratic(3, 8, 2, noise=0.0)
+    box = ProblemBounds(problem.smoothness, 3.0, 1e-3, 0.05)
+
+    def all_but_one(rows: Any) -> Any:
+        return np.arange(len(rows)) > 0
+
+    monkeypatch.setattr("hewfl.simulation.rounds.finite_rows", all_but_one)
+    entries: list[Any] = [HewControl(box, 0.0, "sharp")]
+    federation = Federation(FixedSteps(1), 1)
+    trace = simulate(problem, federation, entries, rounds=2, seed=0)
+    for record in trace.of(0)[1:]:
+        assert "; no certificate: who takes part depends on minib" in record.status
+
+
+@pytest.mark.unchecked
+def test_the_sentence_rounds_the_bound_up() -> None:
+    """A bound of 1.00000038 was "at most 1"."""
+    problem = random_quadratic(3, 5, 2, noise=1.0)
+    for seed in range(20):
+        radius = 1 + 0.1 * seed
+        box = ProblemBounds(problem.smoothness, radius, 1e-4, 1e-2)
+        audit = [control_audit(problem)]
+        entries: list[Any] = [HewControl(box, 1.0, "sharp")]
+        federation = Federation(FixedSteps(1), 1)
+        trace = simulate(
+            problem, federation, entries, rounds=4, seed=seed, observers=audit
+        )
+        for record in trace.of(0)[1:]:
+            _, _, number = record.status.partition("at most ")
+            shown = float(number.partition(",")[0])
+            assert record.observed["certified_gap"] <= shown
+            assert shown <= record.observed["certified_gap"] * (1 + 1e-5)
 
 
 def test_work_other_than_planned_is_judged_as_it_was_done() -> None:

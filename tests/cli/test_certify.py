@@ -1,9 +1,12 @@
 """`hewfl certify`, as a user types it."""
 
 import json
+import re
 import sys
 from collections.abc import Iterator
+from dataclasses import fields
 from functools import cache
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +16,13 @@ import typer
 from click.testing import Result
 from typer.testing import CliRunner
 
-from hewfl.cli.certify import Clients, Question, certify
+from hewfl.cli.certify import Clients, Question, Start, certify
 
 pytestmark = pytest.mark.unchecked
 EXAMPLE = Path(__file__).parents[2] / "examples" / "certify.toml"
-SYSTEM = ["--smoothness=1", "--radius=1", "--horizons=1,2,4,8"]
+SYSTEM = ["--smoothness=1", "--radius=1", "--horizon=1,2,4,8"]
 SYSTEM += ["--batch-size=32", "--variance=1e-4"]
-SHORT = ["--variant=sharp", "--amplitude=0.03"]
+SHORT = ["--variants=sharp", "--amplitude=0.03"]
 """With an amplitude the answer comes sooner: it is not searched."""
 OPTIONS = [*SYSTEM, *SHORT, "--rounds=9"]
 FROM_FILE = ["--config", str(EXAMPLE)]
@@ -36,9 +39,9 @@ def _answers_are_kept() -> Iterator[None]:
         yield
 
 
-def run(*arguments: str | Path) -> Result:
+def run(*arguments: str | Path, columns: int = 80) -> Result:
     return CliRunner().invoke(
-        app, [str(a) for a in arguments], env={"COLUMNS": "80", "TERM": "dumb"}
+        app, [str(a) for a in arguments], env={"COLUMNS": f"{columns}", "TERM": "dumb"}
     )
 
 
@@ -81,6 +84,73 @@ def test_the_row_in_the_docs_is_the_one_that_is_printed() -> None:
         assert " ".join(part.split()) in printed
 
 
+def number(cell: str) -> float:
+    """A cell of a table."""
+    return {"never": np.inf, "-": np.nan}.get(cell) or float(cell.replace(",", ""))
+
+
+@pytest.mark.parametrize(
+    "arguments", [FROM_FILE, OPTIONS, [*FROM_FILE, "--target=7e-3"]]
+)
+def test_every_printed_bound_is_a_bound(arguments: list[str]) -> None:
+    """Tables, verdicts and headline against the numbers with all their digits."""
+    result, text = answer(*arguments), run(*arguments, columns=200).output
+    tables = iter(re.split(r"constants +ϑ +largest ϑ .*\n", text)[1:])
+    by_label: dict[str, list[Any]] = {}
+    for p in result["guarantees"]:
+        by_label.setdefault(p["label"], []).append(p)
+    cap, count = result["case"]["system"]["radius"] ** 2 / 2, 0
+    for rows in by_label.values():
+        if not any(p["holds"] for p in rows):
+            continue
+        lines = next(tables).splitlines()
+        for p in rows:
+            cells = next(x for x in lines if x.split()[:1] == [p["variant"]]).split()
+            if not p["holds"] or p["vacuous"]:
+                continue
+            largest, rounds, closed, after, lowest = map(number, cells[2:])
+            assert largest <= p["amplitudes"][1]
+            assert rounds >= float(p["rounds_to_target"])
+            assert closed >= float(p["closed_rounds"])
+            values = [float(p[k]) for k in ("value", "iterated") if p[k] is not None]
+            assert after >= min(*values, cap)
+            assert lowest >= p["floor"]
+            count += 1
+            floor = re.search(r"bound never falls below ([\d.e,-]*\d)", p["verdict"])
+            if floor is not None:
+                assert number(floor[1]) <= p["floor"]
+            bound = re.search(r"at most ([\d.e-]+) after ([\d.e,+]+) r", p["verdict"])
+            if bound is not None:
+                assert number(bound[1]) >= result["target"]
+                assert number(bound[2]) >= p["rounds_to_target"]
+    assert count > 0
+    least = re.search(r"lowest certified gap is (\S+), by", result["headline"][0])
+    if least is not None:
+        designs = [float(p["design"]["least_target"]) for p in result["guarantees"]]
+        assert number(least[1]) >= min(designs)
+    table = text.partition("effect of one change")[2]
+    for change in result["improvements"]:
+        row = next(
+            x for x in table.splitlines() if x.strip().startswith(change["change"])
+        )
+        rounds, gap = map(number, row.split()[-2:])
+        assert rounds >= float(change["rounds"])
+        assert change["least_gap"] is None or gap >= float(change["least_gap"])
+    single = text.partition("one round at uniform weights")[2].splitlines()
+    for r in result["first_round"]:
+        cells = next(x for x in single if x.split()[:1] == [r["variant"]]).split()
+        uniform, optimal, _, value = map(number, cells[1:])
+        assert uniform <= r["uniform"]
+        assert optimal <= r["noise_optimal"]
+        assert value >= r["value"]
+
+
+def test_a_condition_that_fails_by_little_shows_both_sides() -> None:
+    result = answer(*OPTIONS, "--amplitude=1.0000000001")
+    sur = next(p for p in result["guarantees"] if p["label"] == "th:sur-cvx")
+    assert "but 1.0000000001 exceeds 1" in sur["verdict"]
+
+
 def test_the_best_guarantee_comes_first() -> None:
     lines = run(*FROM_FILE).output.strip().splitlines()
     assert lines[0].startswith("Best guarantee: cor:realized-hom-PL")
@@ -91,9 +161,25 @@ def test_the_report_says_when_nothing_is_certified() -> None:
     hard = " ".join(run(*OPTIONS, "--target", "1e-6").output.split())
     assert "No theorem certifies a gap of 1e-06; the lowest certified gap is" in hard
     alone = " ".join(run(*OPTIONS, "--active", "2").output.split())
-    assert "No theorem gives a bound over many rounds" in alone
+    assert "No theorem certifies a gap of 0.05; the lowest certified gap is" in alone
     assert "it needs full participation: 2 of 4 clients take part" in alone
     assert "What would help most: all clients in every round" in alone
+
+
+@pytest.mark.parametrize(
+    "who", [["--active=2", "--absence=1"], ["--rotation=0,1; 2,3"]], ids=str
+)
+def test_absent_clients_have_a_row(who: list[str], tmp_path: Path) -> None:
+    """Algorithm 1 prints a certificate there, and so does the command."""
+    asked = [*OPTIONS, "--amplitude=0.009", "--target=0.1", *who]
+    result = run(*asked, "--plot", tmp_path / "a.png")
+    text = " ".join(result.output.split())
+    assert "Best guarantee: th:sur-system (Algorithm 1 with θ̄ = ϑ, absent" in text
+    assert "th:sur-system Convex objective, predicted weights, absent clients" in text
+    row = answer(*asked)["guarantees"][-1]
+    assert row["label"] == "th:sur-system"
+    assert row["rounds_to_target"] == pytest.approx(2540, abs=200)
+    assert row["value"] is row["closed_rounds"] is None
 
 
 def test_a_start_at_the_target_needs_no_rounds() -> None:
@@ -104,7 +190,7 @@ def test_a_start_at_the_target_needs_no_rounds() -> None:
 
 def test_a_million_clients() -> None:
     """Kinds of client are counted, not listed."""
-    result = answer(*OPTIONS, "--clients=500000,500000", "--horizons=1,4")
+    result = answer(*OPTIONS, "--count=500000,500000", "--horizon=1,4")
     assert result["case"]["system"]["count"] == [5e5, 5e5]
     assert sum(result["noise"]["optimal"]) == pytest.approx(1)
 
@@ -122,13 +208,13 @@ def test_identical_clients_are_grouped() -> None:
 
 
 def test_options_and_file_ask_the_same() -> None:
-    more = [*SYSTEM, "--pl=0.1", "--dimension=650", "--target=0.05"]
+    more = [*SYSTEM, "--pl-constant=0.1", "--dimension=650", "--target=0.05"]
     more += ["--start-gap=0.5", "--start-tracking=1e-5", "--sampling=fresh draws"]
     assert answer(*more) == answer(*FROM_FILE)
 
 
 def test_options_overrule_the_file() -> None:
-    result = answer(*FROM_FILE, *SHORT, "--horizons=4", "--clients=7")
+    result = answer(*FROM_FILE, *SHORT, "--horizon=4", "--count=7")
     assert result["case"]["system"]["horizon"] == [4.0]
     assert result["case"]["system"]["count"] == [7.0]
     assert result["case"]["pl_constant"] == 0.1
@@ -148,7 +234,7 @@ def test_json_has_the_words() -> None:
 
 
 def test_json_has_no_infinities() -> None:
-    result = answer(*FROM_FILE, "--variant=sharp", "--amplitude=0.5")
+    result = answer(*FROM_FILE, "--variants=sharp", "--amplitude=0.5")
     het = next(p for p in result["guarantees"] if p["label"] == "cor:realized-het-rate")
     assert het["holds"] is False
     assert het["value"] == het["rounds_to_target"] == "inf"
@@ -160,6 +246,31 @@ def test_json_has_no_infinities() -> None:
         "right": None,
         "holds": False,
     }
+
+
+def test_latex_of_the_theorems_that_hold() -> None:
+    text = run(*OPTIONS, "--latex").output
+    held = [p for p in answer(*OPTIONS)["guarantees"] if p["holds"]]
+    assert text.count(r"\begin{align*}") == len(held) > 0
+    for p in held:
+        assert f"% {p['label']}, {p['variant']} constants, ϑ = " in text
+
+
+def test_options_have_the_names_of_the_keys() -> None:
+    keys = {f.name for f in fields(Question)} - {"clients", "start"}
+    keys |= {f.name for f in fields(Clients)}
+    keys |= {f"start_{f.name}" for f in fields(Start)}
+    others = {"config", "as_json", "latex", "plot", "html"}
+    assert set(signature(certify).parameters) == keys | others
+
+
+def test_a_hopeless_case_has_a_sentence_in_place_of_a_table() -> None:
+    hopeless = ["--smoothness=1", "--radius=1", "--horizon=4", "--count=2"]
+    hopeless += ["--batch-size=1", "--variance=1e30", "--variants=sharp"]
+    text = run(*hopeless).output
+    assert "No theorem gives a bound over many rounds" in text
+    assert "of these changes helps by a hundredth" in " ".join(text.split())
+    assert "effect of one change" not in text
 
 
 def test_a_figure(tmp_path: Path) -> None:
@@ -216,17 +327,19 @@ def test_a_bad_file_gets_one_line(tmp_path: Path, text: str, says: str) -> None:
     [
         ([], "`smoothness` must be given"),
         (
-            [*OPTIONS, "--horizons", "1,x"],
-            "`--horizons` must be whole numbers separated",
+            [*OPTIONS, "--horizon", "1,x"],
+            "`--horizon` must be whole numbers separated",
         ),
-        ([*OPTIONS, "--horizons", "4.5"], "`--horizons` must be whole numbers separ"),
+        ([*OPTIONS, "--horizon", "4.5"], "`--horizon` must be whole numbers separ"),
         ([*OPTIONS, "--html", "page.html"], "use --plot or --json"),
-        ([*OPTIONS, "--variant", "blunt"], "`variants[1]` must be one of 'printed'"),
+        ([*OPTIONS, "--variants", "blunt"], "`variants[1]` must be one of 'printed'"),
         ([*OPTIONS, "--plot", "x.gif"], "`plot` must be a path ending in .png or"),
         (
             [*OPTIONS, "--plot", "/no/such/place.png"],
             "`plot` must be a path in a folder",
         ),
+        ([*OPTIONS, "--rotation", "0;x"], "`--rotation` must be rounds separated by"),
+        ([*OPTIONS, "--active", "1", "--absence", "1"], "`absence` must be at least 3"),
         ([*OPTIONS, "--curvature", "1"], "`curvature` must be above the smoothness"),
         (["--config", "/no/such.toml"], "`config` must be a readable TOML file"),
     ],

@@ -1,6 +1,8 @@
 """Weights and step from the data: every array library, precision, scale and subset."""
 
 from collections.abc import Callable
+from fractions import Fraction
+from itertools import combinations
 from typing import Any
 
 import array_api_strict as strict
@@ -20,6 +22,7 @@ from hewfl import (
     post_local_weights,
     solve_simplex_qp,
 )
+from hewfl.core.displacements import LinearCombination
 
 Array = NDArray[np.float64]
 
@@ -196,6 +199,152 @@ def test_the_data_gap_certifies_any_weights(rng: np.random.Generator) -> None:
     for _ in range(20):
         w = rng.dirichlet(np.ones(7))
         assert data_gap(D, g, 2.0, w) >= value(w) - float(best.value)
+
+
+def exact_gap(D: Array, g: Array, lam: float, w: Array) -> Fraction:
+    """Ψ(w) − min Ψ without rounding; g has one entry for each column of D.
+
+    d(w) at the optimum lies in a simplex of affinely independent vectors: the optimum
+    is the least value over faces at which their equations give weights w ≥ 0.
+    """
+    rows = [[Fraction(float(x)) for x in row] for row in D]
+    slope, curvature = [Fraction(float(x)) for x in g], Fraction(lam)
+
+    def value(weights: list[Fraction], members: Any) -> Fraction:
+        step = [
+            sum((v * rows[i][j] for v, i in zip(weights, members, strict=True)), zero)
+            for j in range(len(slope))
+        ]
+        return sum(
+            (s * x + curvature * x * x / 2 for s, x in zip(slope, step, strict=True)),
+            zero,
+        )
+
+    zero, n = Fraction(0), len(rows)
+    values = []
+    for k in range(1, min(n, len(slope) + 1) + 1):
+        for face in combinations(range(n), k):
+            weights = _stationary([rows[i] for i in face], slope, curvature)
+            if weights is not None and min(weights) >= 0:
+                values.append(value(weights, face))
+    return value([Fraction(float(x)) for x in w], range(n)) - min(values)
+
+
+def _stationary(
+    rows: list[list[Fraction]], g: list[Fraction], curvature: Fraction
+) -> list[Fraction] | None:
+    """Weights of sum one at which all ⟨g + Λx, Δ_i⟩ are equal; None where singular."""
+
+    def dot(a: list[Fraction], b: list[Fraction]) -> Fraction:
+        return sum((x * y for x, y in zip(a, b, strict=True)), Fraction(0))
+
+    k = len(rows)
+    system = [
+        [curvature * dot(a, b) for b in rows] + [Fraction(-1), -dot(g, a)] for a in rows
+    ]
+    system.append([Fraction(1)] * k + [Fraction(0), Fraction(1)])
+    for i in range(k + 1):
+        pivot = next((r for r in range(i, k + 1) if system[r][i] != 0), None)
+        if pivot is None:
+            return None
+        system[i], system[pivot] = system[pivot], system[i]
+        system[i] = [x / system[i][i] for x in system[i]]
+        for r in range(k + 1):
+            if r != i and system[r][i] != 0:
+                factor = system[r][i]
+                pairs = zip(system[r], system[i], strict=True)
+                system[r] = [x - factor * y for x, y in pairs]
+    return [row[-1] for row in system[:k]]
+
+
+def degenerate_round(rng: np.random.Generator) -> tuple[Array, Array, float, Array]:
+    """Collinear, equal, nearly equal or zero vectors, of every size, near the optimum.
+
+    The optimum's gap is all rounding there.
+    """
+    n, d = int(rng.integers(1, 5)), int(rng.integers(1, 3))
+    D = rng.standard_normal((n, d))
+    kind = rng.integers(5)
+    if kind == 1:
+        D[:] = D[0]
+    elif kind == 2:
+        D = D[:1] * (1 + 1e-15 * rng.integers(-4, 5, (n, 1)))
+    elif kind == 3:
+        D[: n // 2] = 0
+    elif kind == 4:
+        D = D + 1e8
+    g = rng.choice([0.0, 1.0, 1e-8, 1e8]) * rng.standard_normal(d)
+    lam = float(10.0 ** rng.integers(-3, 4))
+    size = 10.0 ** rng.choice([0.0, 0.0, -150.0, 150.0, -170.0])
+    if size == 1e150:
+        D, g, lam = D.clip(-9, 9), g.clip(-9, 9), min(lam, 10.0)  # or out of range
+    D, g = D * size, g * size
+    w = post_local_weights(D, g, lam).weights
+    if rng.random() < 0.2:
+        w = rng.dirichlet(np.ones(n))
+    return np.asarray(D), np.asarray(g), lam, np.asarray(w, dtype=np.float64)
+
+
+@pytest.mark.unchecked
+def test_the_data_gap_is_never_below_the_true_one(rng: np.random.Generator) -> None:
+    """Compared with exact fractions, where the gap is nothing but rounding."""
+    for _ in range(1500):
+        D, g, lam, w = degenerate_round(rng)
+        gap = data_gap(D, g, lam, w)
+        assert 0 <= gap < np.inf
+        assert Fraction(gap) >= exact_gap(D, g, lam, w)
+        size = float(lam * np.abs(D).max() ** 2 + np.abs(D).max() * np.abs(g).max())
+        assert gap <= 1e-11 * size + 1e-290 or w.min() > 0
+
+
+@pytest.mark.unchecked
+def test_a_reference_that_is_a_sum_adds_its_rounding(rng: np.random.Generator) -> None:
+    """g = Σ u_jΔ_j in fractions: forming it rounds more than the rest."""
+    for _ in range(500):
+        D, _, lam, w = degenerate_round(rng)
+        u = rng.standard_normal(len(w)) * 1e3
+        exact = [
+            sum((Fraction(a) * Fraction(b) for a, b in zip(u, column, strict=True)))
+            for column in D.T
+        ]
+        gap = data_gap(D, LinearCombination(u), lam, w)
+        rounded = np.array([float(x) for x in exact])
+        # a tiny change of g moves the gap by it times the largest distance
+        moved = sum(
+            (
+                abs(x - Fraction(float(y))) * Fraction(float(np.ptp(D[:, j])))
+                for j, (x, y) in enumerate(zip(exact, rounded, strict=True))
+            ),
+            Fraction(0),
+        )
+        assert Fraction(gap) + moved >= exact_gap(D, rounded, lam, w)
+
+
+@pytest.mark.parametrize("decade", [153, 155, 160, 200, 300])
+@pytest.mark.parametrize("reference", ["none", "row", "sum"])
+def test_a_value_out_of_range_is_refused(
+    decade: int, reference: str, rng: np.random.Generator
+) -> None:
+    """Never NaN or infinity, and the true value wherever it has a float64."""
+    for n, d in ((2, 1), (3, 2), (3, 5), (300, 1), (300, 2)):
+        D = rng.standard_normal((n, d)) + (0.0 if n < 300 else 3.0)
+        e = np.eye(n)[0]
+        given: Any = {"none": None, "row": D[0], "sum": LinearCombination(e)}[reference]
+        small = post_local_weights(D, given, 1.0)
+        power = 3.32192809488736 * decade
+        factor = 2.0 ** int(power)
+        scaled = given * factor if reference == "row" else given
+        true = Fraction(float(small.value)) * Fraction(factor) ** 2
+        multiplier = Fraction(float(small.multipliers.max())) * Fraction(factor) ** 2
+        if max(abs(true), multiplier) > Fraction(1.7e308):
+            with pytest.raises(InvalidInputError, match="`displacements` must be so"):
+                post_local_weights(D * factor, scaled, 1.0)
+            continue
+        loud = post_local_weights(D * factor, scaled, 1.0)
+        assert loud.weights == pytest.approx(small.weights, abs=1e-12)
+        assert np.isfinite([loud.value, loud.gap]).all()
+        size = Fraction(float((D**2).sum(1).max())) * Fraction(factor) ** 2
+        assert abs(Fraction(float(loud.value)) - true) <= size / 10**13
 
 
 GOOD = np.eye(3, 4)

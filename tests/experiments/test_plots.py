@@ -15,9 +15,8 @@ from hewfl.experiments.plots import (
     draw_difference,
     figure_run,
     mean_and_spread,
-    measured,
 )
-from hewfl.experiments.results import Results
+from hewfl.experiments.results import Results, measured
 from hewfl.experiments.statistics import compare
 from hewfl.plotting import COLOURS, name_ends, save
 from tests.experiments.test_report import hostile_run, results_of
@@ -118,7 +117,8 @@ def test_differences_are_paired(results: Results, axes: Any) -> None:
     draw_difference(axes, results, pair, "objective", axis="rounds", ink="black")
     line, _ = axes.lines
     ours, theirs = (results.curve(label, "objective") for label in pair)
-    np.testing.assert_allclose(line.get_ydata()[::2], (ours - theirs).mean(axis=0))
+    ratios = np.exp(np.log(ours / theirs).mean(axis=0))
+    np.testing.assert_allclose(line.get_ydata()[::2], ratios)
     last = axes.collections[0].get_paths()[0].vertices
     found = compare(ours[:, -1], theirs[:, -1])
     ends = last[last[:, 0] == results.rounds[-1], 1]

@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import html
 import json
 import math
 import re
@@ -14,19 +15,29 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from hewfl.cli.app import app
 from hewfl.core.atomic import read_json, write_json
 from hewfl.core.validation import Array
 from hewfl.errors import InvalidInputError
 from hewfl.experiments.executor import Progress
 from hewfl.experiments.results import Results, read_results
-from hewfl.experiments.run import run_all
+from hewfl.experiments.run import finish, run_all
 from hewfl.experiments.run_folder import Folder, folder_for, open_folder
-from hewfl.experiments.spec import Spec
-from hewfl.experiments.statistics import compare, rank_methods
+from hewfl.experiments.spec import Spec, spec_from_table
+from hewfl.experiments.statistics import (
+    compare,
+    from_json,
+    interval_text,
+    rank_methods,
+    reason_text,
+    seeds_text,
+    verdict_text,
+)
 from hewfl.report.page import write_report
 from hewfl.report.page_data import ABSENT
-from tests.experiments.runs import small
+from tests.experiments.runs import small, table
 
 HOSTILE = """<b>&amp;"'</b></script><script>alert(1)</script>"""
 NAME = """small <i>&"'"""
@@ -237,8 +248,46 @@ def test_the_page_compares_with_the_best_baseline(run: Folder, tmp_path: Path) -
         results.final(HOSTILE, "objective"),
     )
     found = compare(ours, theirs)
-    assert f"training objective minus that of {HOSTILE}; less is better" in text
-    assert f"{found.mean:+.4g}[{found.low:+.3g}, {found.high:+.3g}]" in text
+    assert f"training objective divided by that of {HOSTILE}; less is better" in text
+    assert f"{interval_text(found)}{seeds_text(found)}" in text
+
+
+def test_command_summary_and_page_agree(tmp_path: Path) -> None:
+    """On numbers whose p is below 5 % alone and above it among six pairs."""
+    methods = [
+        {"method": "FedAvg", "label": label, "step_scale": 0.1} for label in "abcd"
+    ]
+    given = table() | {"seeds": [0, 1, 2, 3, 4], "audit_every": 0, "methods": methods}
+    run = finished_run(tmp_path, spec_from_table(given))
+    logs = [[0, 3, -2, 1, -1], [2, 6, 1, 1, 2], [3, 2, 2, 0, 4], [12, 8, 9, 13, 10]]
+    ends = np.exp(0.01 * np.array(logs) - 1)
+    for s, seed in enumerate(run.spec.seeds):
+        trace = run.of_seed(seed) / "trace.jsonl"
+        lines = [json.loads(line) for line in trace.read_text().splitlines()]
+        for k, line in enumerate(lines[-4:]):
+            line["objective"] = line["pooled"] = ends[k, s]
+        trace.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        (run.of_seed(seed) / "manifest.json").unlink()
+    for name in ("summary.json", "checksums.json"):
+        (run.path / name).unlink()
+    finish(run)
+    done = CliRunner().invoke(app, ["resume", str(run.path)])
+    assert done.exit_code == 0, done.output
+    pairs = {
+        (p["first"], p["second"]): from_json(p)
+        for p in run.summary["pairs"]
+        if p["quantity"] == "objective"
+    }
+    alone = compare(ends[0], ends[1])
+    assert alone.verdict == "better"
+    assert alone.p < 0.05 < pairs["a", "b"].corrected_p
+    assert pairs["a", "b"].verdict == "undecided"
+    assert pairs["a", "d"].verdict == "better"
+    page = page_of([run], tmp_path)
+    for (first, second), c in pairs.items():
+        assert f"{first} against {second}: {verdict_text(c)}" in done.output
+        title = html.escape(f"{first} against {second}: {reason_text(c)}")
+        assert f'<td class="{c.verdict}" title="{title}">' in page
 
 
 def test_the_certificate_is_told_in_words(copy: Folder, tmp_path: Path) -> None:
@@ -295,7 +344,8 @@ def test_a_method_that_diverged_everywhere_is_worse(
         }  # HEW, the first of three, after the last round
         trace.write_text("".join(json.dumps(line) + "\n" for line in lines))
     text = "".join(read(copy, tmp_path).text)
-    assert "HEW—no seed in common—▼ worse" in text
+    said = "HEWno seed in commonahead in 0 of 2 seeds—▼ worse diverged in 2 of 2 seeds"
+    assert said in text
 
 
 def masses(copy: Folder, mass: dict[str, float], tmp_path: Path) -> str:
@@ -370,7 +420,8 @@ def test_the_page_begins_with_the_answer(run: Folder, tmp_path: Path) -> None:
 def test_every_pair_is_in_the_matrix(run: Folder, tmp_path: Path) -> None:
     page = page_of([run], tmp_path)
     cells = re.findall(r'<td class="(better|worse|undecided|equal|self)"', page)
-    quantities = len(re.findall("<caption>[^<]*row minus column", page))
+    how = "row (?:minus|divided by) column"
+    quantities = len(re.findall(f"<caption>[^<]*{how}", page))
     assert quantities >= 2
     assert len(cells) == 9 * quantities
     assert cells.count("self") == 3 * quantities

@@ -257,7 +257,7 @@ def test_a_failing_task_is_told(jobs: int) -> None:
     assert execute(good, jobs=jobs, report=ignore) == [0, 1, 3]
 
 
-def test_comparisons_are_paired() -> None:
+def test_differences_are_paired() -> None:
     noise = np.array([0.0, 10.0, -5.0, 3.0])
     shifted = noise + np.array([0.1, 0.11, 0.09, 0.1])
     found = compare(shifted, noise)
@@ -275,7 +275,7 @@ def test_comparisons_are_paired() -> None:
 @pytest.mark.parametrize("larger", [False, True])
 def test_differences_without_a_spread_decide_nothing(larger: bool) -> None:
     rows = np.array([640, 701]) / 800
-    found = compare(rows - 1 / 800, rows, larger_is_better=larger)
+    found = compare(rows - 1 / 800, rows, larger_is_better=larger, scale="difference")
     assert found.verdict == "undecided"
     assert found.mean == pytest.approx(-0.00125)
     assert found.high - found.low < 1e-12

@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from reproduce.claims import judge
+from reproduce.claims import EQUAL, SETS, as_trial, judge
 from reproduce.publish import extended_text
 from reproduce.specs import (
+    FIXED_CORRECTED,
     HEW_CORRECTED,
     HEW_PLAIN,
     ONE_STEP,
@@ -95,6 +96,7 @@ def test_the_regime_without_a_figure_is_judged_by_the_word_only() -> None:
     spec = main_spec("mnist", "het-equal")
     key = ("mnist", "het-equal")
     *ahead, worst = judge({key: made(spec, main_levels(0.6))})
+    assert len(ahead) == 2 * len(EQUAL)
     for claim in ahead:
         assert claim.statement.endswith("(in no figure; by the text's «only»)")
         assert claim.verdict == "does not agree"
@@ -102,6 +104,25 @@ def test_the_regime_without_a_figure_is_judged_by_the_word_only() -> None:
     assert worst.verdict == "undecided"
     *level, _ = judge({key: made(spec, main_levels(0.5))})
     assert {claim.verdict for claim in level} == {"agrees"}
+
+
+def test_a_claim_is_judged_on_the_paper_s_methods_and_with_fair_rivals() -> None:
+    """HEW is ahead of what the paper compares it with, and level with one it leaves."""
+    key = ("mnist", "het-random")
+    levels = {m.label: 0.5 for m in main_spec(*key).methods}
+    levels |= {HEW_PLAIN: 0.6, HEW_CORRECTED: 0.6, FIXED_CORRECTED[0]: 0.6}
+    claims = judge({key: made(main_spec(*key), levels)})[:6]
+    own, fair = claims[:3], claims[3:]
+    assert all(SETS[True] in claim.statement for claim in own)
+    assert all(SETS[False] in claim.statement for claim in fair)
+    assert {claim.verdict for claim in own} == {"agrees"}
+    assert {claim.verdict for claim in fair} == {"undecided"}
+    assert "5 pairs" in own[0].because
+    assert "12 pairs" in fair[0].because
+    assert "7 seeds would have shown a ratio of" in fair[0].because
+    trial = as_trial(claims)
+    assert {claim.verdict for claim in trial} == {"no verdict"}
+    assert {claim.because for claim in trial} == {"a trial run"}
 
 
 @pytest.mark.parametrize(
@@ -132,21 +153,23 @@ def test_what_is_ahead_at_equal_rounds_may_be_behind_at_equal_scalars() -> None:
     ]
     results = Results(still.spec, np.arange(3), tuple(entries), still.constants)
     judged = judge({("mnist", "het-random"): results})
-    claims = {c.statement.split(":")[0].split(", ")[-1]: c for c in judged[:3]}
+    claims = {c.statement.split(", ")[2]: c for c in judged[:3]}
     assert claims["at equal rounds"].verdict == "agrees"
     assert claims["at equal scalars"].verdict == "agrees"
     fallen = claims["at equal scalars by the paper's count"]
     assert fallen.verdict == "does not agree"
-    assert "the best of them, +0.1857 (+0.18" in fallen.because  # 1/21 of the last step
+    assert "the best of them, worse (1.37" in fallen.because  # 1/21 of the last step
 
 
 def test_a_method_that_diverged_is_behind() -> None:
     levels = main_levels(0.6) | {"FedAvg": np.nan}
     results = made(main_spec("mnist", "het-random"), levels)
-    assert (
-        compare_methods(results, HEW_PLAIN, "FedAvg", "objective").verdict == "better"
-    )
-    assert compare_methods(results, "FedAvg", HEW_PLAIN, "objective").verdict == "worse"
+    for first, second, verdict in (
+        (HEW_PLAIN, "FedAvg", "better"),
+        ("FedAvg", HEW_PLAIN, "worse"),
+    ):
+        pairs = compare_methods(results, first, [second], "objective")
+        assert pairs[second].verdict == verdict
     claims = judge({("mnist", "het-random"): results})
     assert claims[0].verdict == "agrees"
 
@@ -164,16 +187,20 @@ def test_a_method_that_diverged_is_behind_in_the_summary_and_the_demo() -> None:
     ahead = pairs[HEW_CORRECTED, "FedAvg"]
     assert ahead["verdict"] == "better"
     assert (ahead["mean"], ahead["low"], ahead["seeds"]) == (None, None, 0)
+    assert ahead["reason"] == "the other diverged in 7 of 7 seeds"
     assert pairs["FedAvg", "FedNova"]["verdict"] == "worse"
-    first, second, _ = sentences(summary)
-    assert first == f"objective of {HEW_CORRECTED} less that of FedAvg: better"
-    assert "95 % interval -0.1" in second
+    lines = sentences(summary)[:3]
+    assert lines[1] == (
+        f"  {HEW_CORRECTED} against FedAvg: better (the other diverged in 7 of 7 seeds)"
+    )
+    assert lines[2].startswith(f"  {HEW_CORRECTED} against FedNova: better (0.79")
 
 
 def test_a_quantity_that_nobody_measured_is_compared_for_nobody() -> None:
     results = made(main_spec("mnist", "het-random"), {HEW_PLAIN: 0.6, "FedAvg": 0.5})
     pairs = summarise(results)["pairs"]
-    assert [p["quantity"] for p in pairs] == ["objective", "test_accuracy"]
+    quantities = [p["quantity"] for p in pairs]
+    assert quantities == ["objective", "validation_accuracy", "test_accuracy"]
 
 
 @pytest.mark.parametrize(

@@ -50,8 +50,8 @@ def test_figure_1_has_the_layout_of_the_paper(
     assert titles[2] == "heterogeneous, random H"
     rows = [axes[3 * k].get_ylabel() for k in range(6)]
     assert rows[0] == "Covertype\ntest accuracy"
-    assert rows[2] == "Covertype\nobjective of HEW\nless best rival's"
-    assert axes[6].get_title() == plain_text(f"less {results.labels[2]}")
+    assert rows[2] == "Covertype\nobjective of HEW\nover best rival's"
+    assert axes[6].get_title() == plain_text(f"over {results.labels[2]}")
     assert len(axes[6].lines) == 2  # the difference, and zero
     assert [len(a.lines) for a in axes[:3]] == [3, 3, 0]  # the third was not run
     assert axes[2].texts[0].get_text() == "no run"

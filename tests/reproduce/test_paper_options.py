@@ -121,5 +121,5 @@ def test_claims_that_were_not_run_and_quick_runs_are_said(
     monkeypatch.setattr(commands, "require_extras", nothing)
     monkeypatch.setattr(commands, "publish", publish)
     result = runner.invoke(app, ["paper", "fig3", *quick])
-    assert "A is ahead: not run\n" in result.output
-    assert ("decides nothing" in result.output) == bool(quick)
+    assert ("A is ahead: not run\n" in result.output) != bool(quick)
+    assert ("a trial (--quick): it gives no verdicts" in result.output) == bool(quick)

@@ -43,6 +43,6 @@ def test_the_choice_is_the_safe_candidate_that_is_least_behind() -> None:
 
 def test_differences_are_paired_over_seeds() -> None:
     runs = _runs(FedAvg=0.5, other=0.6)
-    mean, half = stock.difference(runs, "news", "sign", "other")
-    assert math.isclose(mean, 0.1)
-    assert half < 1e-12
+    pair = stock.difference(runs, "news", "sign", "other")
+    assert math.isclose(pair.mean, 0.1)
+    assert pair.half < 1e-12

@@ -3,7 +3,7 @@
 import pytest
 
 from hewfl.theory.systems import Case, System
-from hewfl.theory.theorems import THEOREMS, Form
+from hewfl.theory.theorem_table import THEOREMS, Form
 
 EQUAL = System(1.0, 1.0, [4, 4, 4], 8, 1e-4)
 RICH = Case(

@@ -14,7 +14,7 @@ from hewfl.theory.homogeneous import (
 from hewfl.theory.noise import noise_of_mean
 from hewfl.theory.one_step_bound import one_step, situation
 from hewfl.theory.systems import Case, System
-from hewfl.theory.theorems import THEOREMS
+from hewfl.theory.theorem_table import THEOREMS
 from hewfl.theory.uniform_controller import uniform_coefficients
 
 pytestmark = pytest.mark.unchecked
@@ -205,10 +205,16 @@ def test_what_is_sent(at_given: Certificate) -> None:
     assert at_given.communication[1].to_target == np.inf
 
 
-def test_absent_clients_leave_the_single_round_only(at_best: Certificate) -> None:
+def test_absent_clients_leave_the_bound_of_algorithm_1(at_best: Certificate) -> None:
     part = certify(replace(CASE, active=3), 0.4, rounds=5, variants=["sharp"])
-    assert not any(p.holds for p in part.guarantees)
-    assert all(p.amplitudes[1] == 0 for p in part.guarantees)
+    *others, row = part.guarantees
+    assert not any(p.holds for p in others)
+    assert all(p.amplitudes[1] == 0 for p in others)
+    assert row.label == "th:sur-system"
+    assert row.holds
+    assert row.rounds_to_target == np.inf  # clients may stay away for ever
+    returning = certify(replace(CASE, active=3, absence=1), 0.4, variants=["sharp"])
+    assert returning.guarantees[-1].rounds_to_target < 10_000
     assert "3 of 4 clients" in part.participation
     assert part.first_round[0].uniform > 0
     assert part.communication[0].per_round == 200 + 300 + 3

@@ -15,7 +15,7 @@ from hewfl.theory.rounds_to_target import (
     rounds_to,
 )
 from hewfl.theory.systems import Case, System
-from hewfl.theory.theorems import THEOREMS, Form, theorem_curve
+from hewfl.theory.theorem_table import THEOREMS, Form, theorem_curve
 
 pytestmark = pytest.mark.unchecked
 DIGITS = 50

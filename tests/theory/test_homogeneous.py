@@ -233,8 +233,9 @@ def test_hypotheses_and_refusals() -> None:
         .holds
     )
     one = homogeneous_coefficients(QUIET, PostLocal(0.25, 2.0))
-    with pytest.raises(InvalidInputError, match="`pl_constant` must be large enough"):
-        homogeneous_pl_rate(one, 0.01, 0.5, 10)
+    alone = homogeneous_pl_rate(one, 0.01, 0.5, 10)
+    assert np.isnan(alone.value)
+    assert "0 < ρ" in [h.name for h in alone.hypotheses if not h.holds]
     two = homogeneous_coefficients(QUIET, PostLocal([1e-3, 0.25], 2.0))
     rate = homogeneous_pl_rate(two, 0.1, 0.5, 10)  # the second does not contract
     assert np.isnan(rate.value).tolist() == [False, True]

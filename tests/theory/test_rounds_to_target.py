@@ -11,7 +11,7 @@ from hewfl.theory.homogeneous import PostLocal
 from hewfl.theory.recursion import Recursion
 from hewfl.theory.rounds_to_target import first_round_at, rounds_in_stages
 from hewfl.theory.systems import System
-from hewfl.theory.theorems import THEOREMS, theorem_curve
+from hewfl.theory.theorem_table import THEOREMS, theorem_curve
 
 THETA = np.geomspace(1e-3, 0.05, 7)
 labels = pytest.mark.parametrize("theorem", THEOREMS)

@@ -136,7 +136,7 @@ if code:
 def test_certify() -> None:
     assert "cor:realized-het-rate" in answer(ALL, CERTIFY)
     config = str(ROOT / "examples" / "certify.toml")
-    short = ("--variant", "sharp", "--amplitude", "0.03")  # nothing is searched for
+    short = ("--variants", "sharp", "--amplitude", "0.03")  # nothing is searched for
     arguments = ("certify", "--config", config, "--rounds", "9", "--json", *short)
     done = without(ALL, COMMAND, *arguments)
     assert done.returncode == 0, done.stderr

@@ -23,6 +23,7 @@ from hewfl.core.algorithm import Demands, FirstGradients, Traffic, Truth
 from hewfl.core.array_types import Float64, Int64
 from hewfl.core.records import ClientProfile, ProblemBounds, UpperState
 from hewfl.core.round import Cohort, Decision, LocalPlan, Round
+from hewfl.core.rounding import format_upper
 from hewfl.core.validation import (
     Array,
     Ints,
@@ -75,9 +76,13 @@ class HewControl:
 
     What is certified: the expected gap after the round is at most J, the expectation
     being over the minibatches, given the participants and their steps. With the
-    "oracle" state it is the expectation given the whole past. It depends on the
-    declared L, R and v_i², on a participation that does not depend on minibatches, and
-    on the plain server step. The bound grows for absent clients (erratum E-19).
+    "oracle" state it is the expectation given the whole past. The bound grows for
+    absent clients (erratum E-19). It assumes
+
+    - the declared L, R and v_i²,
+    - honest clients: every update is that of the client's own steps on its own data,
+    - a participation that does not depend on minibatches,
+    - the plain server step.
 
     Attributes:
         bounds: L, R and the box of amplitudes.
@@ -277,14 +282,15 @@ class HewControl:
     ) -> str:
         """The certificate, or the reason why there is none."""
         if self._cap > J:
-            return f"certified: expected next gap at most {J:.6g}"
+            return f"certified: expected next gap at most {format_upper(J, 6)}"
         unknown = int((~np.isfinite(known.tracking)).sum())
         if theta.max() > 1:
-            why = f"an amplitude of {theta.max():.6g} is above 1"
+            why = f"an amplitude of {format_upper(theta.max(), 6)} is above 1"
         elif unknown:
             why = f"nothing bounds the control variates of {unknown} clients"
         else:
-            why = f"the bound is not below {self._cap:.6g}, the largest gap on the ball"
+            cap = format_upper(self._cap, 6)
+            why = f"the bound is not below LR²/2, at most {cap}, which no gap exceeds"
         return f"no certificate: {why}"
 
     def _next(

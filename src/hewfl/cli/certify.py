@@ -13,7 +13,12 @@ import typer
 from rich.console import Console
 
 from hewfl.cli.certify_plot import draw_certificate
-from hewfl.cli.certify_text import headline, print_certificate, verdict
+from hewfl.cli.certify_text import (
+    certificate_latex,
+    headline,
+    print_certificate,
+    verdict,
+)
 from hewfl.cli.error_messages import one_line_errors
 from hewfl.core.toml_records import from_table, is_whole
 from hewfl.core.validation import invalid
@@ -59,12 +64,22 @@ class Clients:
                 "clients", rule, ", ".join(map(str, sorted(lengths))) or "none"
             )
 
-    def system(self, smoothness: float, radius: float) -> System:
-        """The system, with identical clients counted."""
+    def system(
+        self, smoothness: float, radius: float, *, grouped: bool = True
+    ) -> System:
+        """The system, with identical clients counted unless they have numbers."""
         fields = (np.atleast_1d(x) for x in (self.horizon, self.batch_size))
         H, b, v2 = np.broadcast_arrays(*fields, np.atleast_1d(self.variance))
         count = None if self.count is None else np.atleast_1d(self.count)
-        return group_clients(System(smoothness, radius, H, b, v2, count))
+        system = System(smoothness, radius, H, b, v2, count)
+        if grouped:
+            return group_clients(system)
+        if count is None:
+            return system
+        H, b, v2 = (
+            np.repeat(x, count.astype(int)) for x in np.broadcast_arrays(H, b, v2)
+        )
+        return System(smoothness, radius, H, b, v2)
 
 
 @final
@@ -95,6 +110,8 @@ class Question:
     sampling: Literal["one objective", "fresh draws", "fixed shards"] = "fixed shards"
     active: int | None = None
     dimension: int | None = None
+    rotation: tuple[tuple[int, ...], ...] | None = None
+    absence: int | None = None
     variants: tuple[Literal["printed", "paper", "sharp", "absorbed"], ...] = (
         "paper",
         "sharp",
@@ -104,7 +121,9 @@ class Question:
     def answer(self) -> Certificate:
         """The certificate."""
         case = Case(
-            self.clients.system(self.smoothness, self.radius),
+            self.clients.system(
+                self.smoothness, self.radius, grouped=self.rotation is None
+            ),
             gap=self.start.gap,
             tracking=self.start.tracking,
             pl_constant=self.pl_constant,
@@ -113,6 +132,8 @@ class Question:
             sampling=self.sampling,
             active=self.active,
             dimension=self.dimension,
+            rotation=self.rotation,
+            absence=self.absence,
         )
         return evaluate(
             case,
@@ -142,12 +163,12 @@ def certify(  # noqa: PLR0913 - options of a command
     ] = None,
     smoothness: Annotated[float | None, typer.Option(help="L.")] = None,
     radius: Annotated[float | None, typer.Option(help="R.")] = None,
-    horizons: Annotated[
+    horizon: Annotated[
         str | None, typer.Option(help="H_i, one for all or one each: 1,2,4,8.")
     ] = None,
     batch_size: Annotated[str | None, typer.Option(help="b_i, likewise.")] = None,
     variance: Annotated[str | None, typer.Option(help="v_i², likewise.")] = None,
-    clients: Annotated[
+    count: Annotated[
         str | None,
         typer.Option(help="n, where nothing is a list; or how many of each kind."),
     ] = None,
@@ -163,7 +184,7 @@ def certify(  # noqa: PLR0913 - options of a command
     rounds: Annotated[
         int | None, typer.Option(help="T, to state bounds at; 1000 if absent.")
     ] = None,
-    pl: Annotated[float | None, typer.Option(help="PL constant μ.")] = None,
+    pl_constant: Annotated[float | None, typer.Option(help="PL constant μ.")] = None,
     similarity: Annotated[
         float | None, typer.Option(help="Bound on ‖∇²F_i − ∇²F‖.")
     ] = None,
@@ -179,6 +200,16 @@ def certify(  # noqa: PLR0913 - options of a command
     active: Annotated[
         int | None, typer.Option(help="Clients in a round; all if absent.")
     ] = None,
+    rotation: Annotated[
+        str | None,
+        typer.Option(
+            help="Clients of each round, from 0, in place of --active: 0,1;2."
+        ),
+    ] = None,
+    absence: Annotated[
+        int | None,
+        typer.Option(help="Most rounds in a row that a client is absent; no limit."),
+    ] = None,
     dimension: Annotated[
         int | None, typer.Option(help="Parameters d, to count what is sent.")
     ] = None,
@@ -188,7 +219,7 @@ def certify(  # noqa: PLR0913 - options of a command
     start_tracking: Annotated[
         float | None, typer.Option(help="Bound on ‖c_i − ∇F_i‖² there; max v_i²/b_i.")
     ] = None,
-    variant: Annotated[
+    variants: Annotated[
         list[str] | None,
         typer.Option(
             help="printed, paper, sharp or absorbed constants. Repeatable; all but "
@@ -197,6 +228,9 @@ def certify(  # noqa: PLR0913 - options of a command
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON, for machines.")
+    ] = False,
+    latex: Annotated[
+        bool, typer.Option("--latex", help="Print the bounds in LaTeX.")
     ] = False,
     plot: Annotated[
         Path | None, typer.Option(help="Draw the bounds here (.png, .pdf or .svg).")
@@ -211,22 +245,25 @@ def certify(  # noqa: PLR0913 - options of a command
         "curvature": curvature,
         "target": target,
         "rounds": rounds,
-        "pl_constant": pl,
+        "pl_constant": pl_constant,
         "similarity": similarity,
         "hessian_lipschitz": hessian_lipschitz,
         "sampling": sampling,
         "active": active,
+        "absence": absence,
         "dimension": dimension,
-        "variants": variant,
+        "variants": variants,
         "start": {"gap": start_gap, "tracking": start_tracking},
     }
     with one_line_errors():
         options["clients"] = {
-            "horizon": _numbers("--horizons", horizons, whole=True),
+            "horizon": _numbers("--horizon", horizon, whole=True),
             "batch_size": _numbers("--batch-size", batch_size, whole=True),
             "variance": _numbers("--variance", variance),
-            "count": _numbers("--clients", clients, whole=True),
+            "count": _numbers("--count", count, whole=True),
         }
+        if rotation is not None:
+            options["rotation"] = _rotation(rotation)
         table = _override(_read(config), options)
         _require_wholes(table)
         if plot is not None:
@@ -248,6 +285,9 @@ def certify(  # noqa: PLR0913 - options of a command
         ):
             entry["verdict"] = verdict(certificate, row)
         typer.echo(json.dumps(result, indent=1, allow_nan=False))
+        return
+    if latex:
+        typer.echo(certificate_latex(certificate))
         return
     print_certificate(certificate, changes, Console())
     if plot is not None:
@@ -288,6 +328,16 @@ def _numbers(name: str, text: str | None, *, whole: bool = False) -> Any:
     if whole and not all(value.is_integer() for value in values):
         raise invalid(name, rule, repr(text))
     return values if len(values) > 1 else values[0]
+
+
+def _rotation(text: str) -> list[list[int]]:
+    """The clients of each round; an empty round has none."""
+    rounds = text.split(";")
+    try:
+        return [[int(i) for i in part.split(",") if i.strip()] for part in rounds]
+    except ValueError as error:
+        rule = "rounds separated by semicolons, of whole numbers separated by commas"
+        raise invalid("--rotation", rule, repr(text)) from error
 
 
 def _require_wholes(table: Mapping[str, Any]) -> None:

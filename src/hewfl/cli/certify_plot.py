@@ -1,18 +1,22 @@
 """A certificate as a figure: certified gap over rounds."""
 
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from hewfl.control.certificate import Variant
 from hewfl.core.array_types import Float64
 from hewfl.core.validation import Array
 from hewfl.plotting import COLOURS, legend, name_ends, save_as
+from hewfl.theory.absent_clients import LABEL as PARTIAL
+from hewfl.theory.absent_clients import absent_clients
 from hewfl.theory.certificates import Certificate, Guarantee
 from hewfl.theory.homogeneous import PostLocal
 from hewfl.theory.rounds_to_target import MOST_STEPS, single_trajectory
-from hewfl.theory.theorems import THEOREMS, theorem_curve
+from hewfl.theory.theorem_table import THEOREMS, theorem_curve
 
 _STYLES = {"printed": ":", "paper": "-", "sharp": "--", "absorbed": "-."}
 _POINTS = 400
@@ -57,7 +61,7 @@ def draw_certificate(certificate: Certificate, path: Path) -> None:
 def _colour(label: str) -> str:
     """The colour of a theorem."""
     colours = list(COLOURS.values())
-    return colours[list(THEOREMS).index(label) % len(colours)][0]
+    return colours[[*THEOREMS, PARTIAL].index(label) % len(colours)][0]
 
 
 def _best_rows(c: Certificate) -> list[Guarantee]:
@@ -87,6 +91,12 @@ def _certified_gaps(
 
     The recursion is iterated as far as `MOST_STEPS`.
     """
+    if p.label == PARTIAL:
+        variant: Variant = "paper" if p.variant == "printed" else p.variant
+        bound = absent_clients(c.case, float(p.amplitude), variant=variant)
+        last = int(min(rounds[-1], MOST_STEPS))
+        path = np.minimum.accumulate(list(islice(bound.gaps(), last + 1)))
+        return np.asarray(path[np.minimum(rounds, last).astype(int)])
     controls = PostLocal(p.amplitude, p.curvature)
     curve = theorem_curve(p.label, c.case, controls, p.variant)
     gaps = np.minimum(curve.rate(rounds).value, float(c.case.system.cap))

@@ -1,7 +1,7 @@
 """A certificate as text in a terminal: the answer, its reasons, and tables."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,10 +10,17 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 
+from hewfl.core.rounding import format_lower, format_upper
 from hewfl.theory.certificates import Certificate, Guarantee
+from hewfl.theory.homogeneous import PostLocal
 from hewfl.theory.sensitivity import Improvement
 from hewfl.theory.statement import Hypothesis
-from hewfl.theory.theorems import FULL_PARTICIPATION, HOMOGENEOUS_ORACLE
+from hewfl.theory.theorem_table import (
+    FULL_PARTICIPATION,
+    HOMOGENEOUS_ORACLE,
+    THEOREMS,
+    theorem_curve,
+)
 
 _HELPS = 0.99
 """A change that saves less than a hundredth is not mentioned."""
@@ -44,14 +51,31 @@ def print_certificate(
     for label, names in c.not_evaluated:
         text = f"{label} was not evaluated: it needs {' and '.join(names)}."
         console.print(text, highlight=False)
-    tables = [_change_table(c, changes), _first_round_table(c), _client_table(c)]
+    tables = [_first_round_table(c), _client_table(c)]
+    if any(x.factor < _HELPS for x in changes):  # else the headline has said it
+        tables.insert(0, _change_table(c, changes))
     for table in [*tables, *([_communication_table(c)] if c.communication else [])]:
         console.print(table)
 
 
+def certificate_latex(c: Certificate) -> str:
+    """The recursion of each guarantee that holds, with its numbers, in LaTeX."""
+    parts = []
+    for p in c.guarantees:
+        controls = PostLocal(p.amplitude, p.curvature)
+        known = p.label in THEOREMS and p.variant != "printed" and bool(p.holds)
+        if not known:
+            continue
+        recursion = theorem_curve(p.label, c.case, controls, p.variant).recursion
+        assert recursion is not None
+        title = f"% {p.label}, {p.variant} constants, {_controls(c, p)}: {p.title}"
+        parts.append(f"{title}\n{recursion.latex()}")
+    return "\n\n".join(parts) or "% no theorem holds"
+
+
 def headline(c: Certificate, changes: Sequence[Improvement]) -> list[str]:
     """The best guarantee, and the changes that would improve it most."""
-    best, target = _best_guarantee(c), _short(c.target)
+    best, target = _best_guarantee(c), _upper(c.target)
     if best is None:
         first = "No theorem gives a bound over many rounds for this federation."
     elif np.isfinite(best.rounds_to_target):
@@ -64,8 +88,8 @@ def headline(c: Certificate, changes: Sequence[Improvement]) -> list[str]:
         near = min(c.guarantees, key=lambda p: float(p.design.least_target))
         least = near.design.least_target
         first = (
-            f"No theorem certifies a gap of {target}; the lowest certified gap is "
-            f"{_short(least)}, by {near.label} ({near.about}; {near.variant} "
+            f"No theorem certifies a gap of {_lower(c.target)}; the lowest certified "
+            f"gap is {_upper(least)}, by {near.label} ({near.about}; {near.variant} "
             "constants)."
         )
     return [first, _advice(best, changes)]
@@ -73,7 +97,7 @@ def headline(c: Certificate, changes: Sequence[Improvement]) -> list[str]:
 
 def verdict(c: Certificate, p: Guarantee) -> str:
     """The guarantee of a theorem for this federation, in one sentence."""
-    cap, target = _short(c.case.system.cap), _short(c.target)
+    target = _upper(c.target)
     if not p.holds:
         return f"Does not apply: {_unmet(p.hypotheses)}."
     if p.rounds_to_target == 0:
@@ -84,15 +108,12 @@ def verdict(c: Certificate, p: Guarantee) -> str:
             f"{_rounds(p.rounds_to_target)} at {_controls(c, p)}."
         )
     if p.vacuous:
-        return (
-            f"Vacuous: its bound never falls below LR²/2 = {cap}, which holds without "
-            "it."
-        )
+        return "Vacuous: its bound never falls below LR²/2, which holds without it."
     least = min(float(p.floor), float(p.design.least_target))
-    more = "" if least >= float(p.floor) else f", and below {_short(least)} at any ϑ"
+    more = "" if least >= float(p.floor) else f", and below {_lower(least)} at any ϑ"
     return (
-        f"Holds, but does not certify {target}: at {_controls(c, p)} its bound never "
-        f"falls below {_short(p.floor)}{more}."
+        f"Holds, but does not certify {_lower(c.target)}: at {_controls(c, p)} its "
+        f"bound never falls below {_lower(p.floor)}{more}."
     )
 
 
@@ -102,29 +123,38 @@ def _unmet(hypotheses: Sequence[Hypothesis]) -> str:
     return "; ".join(
         "it needs "
         + _NEEDS.get(h.name, f"{h.name}, but {{left}} exceeds {{right}}").format(
-            left=_short(h.left), right=_short(h.right)
+            **_sides(h)
         )
         for h in failed
     )
+
+
+def _sides(h: Hypothesis) -> dict[str, str]:
+    """Both sides of a hypothesis that fails, with the digits that show it."""
+    for digits in range(3, 18):
+        sides = {"left": _lower(h.left, digits), "right": _upper(h.right, digits)}
+        if sides["left"] != sides["right"]:
+            break
+    return sides
 
 
 def _question(c: Certificate) -> str:
     """The federation, the start and the target."""
     system, (gap, tracking) = c.case.system, c.case.start
     return (
-        f"{system.n:,} clients, L = {_short(system.L)}, R = {_short(system.R)}: no gap "
-        f"exceeds LR²/2 = {_short(system.cap)}. Start: gap at most {_short(gap)}, "
-        f"squared tracking errors at most {_short(tracking)}. "
-        f"Target: {_short(c.target)}. {c.participation}"
+        f"{system.n:,} clients, L = {_value(system.L)}, R = {_value(system.R)}: no gap "
+        f"exceeds LR²/2 = {_upper(system.cap)}. Start: gap at most {_upper(gap)}, "
+        f"squared tracking errors at most {_upper(tracking)}. "
+        f"Target: {_upper(c.target)}. {c.participation}"
     )
 
 
 def _controls(c: Certificate, p: Guarantee) -> str:
     """ϑ, and Λ for rules that have one."""
-    text = f"ϑ = {_short(p.amplitude)}"
+    text = f"ϑ = {_value(p.amplitude)}"
     if p.algorithm == "control":
         return text
-    return f"{text}, Λ = {_short(p.curvature / c.case.system.L)} L"
+    return f"{text}, Λ = {_value(p.curvature / c.case.system.L)} L"
 
 
 def _best_guarantee(c: Certificate) -> Guarantee | None:
@@ -155,7 +185,7 @@ def _advice(best: Guarantee | None, changes: Sequence[Improvement]) -> str:
 def _effect(x: Improvement) -> str:
     if math.isfinite(x.rounds):
         return f"{_rounds(x.rounds)}, by {x.theorem}"
-    return f"lowest certified gap {_short(x.least_gap)}, by {x.theorem}"
+    return f"lowest certified gap {_upper(x.least_gap)}, by {x.theorem}"
 
 
 def _print_theorem(c: Certificate, rows: list[Guarantee], console: Console) -> None:
@@ -174,13 +204,13 @@ def _print_theorem(c: Certificate, rows: list[Guarantee], console: Console) -> N
 
 def _theorem_table(c: Certificate, rows: Sequence[Guarantee]) -> Table:
     """The numbers of one theorem, a row for each set of constants."""
-    goal, after_T = f"rounds to {_short(c.target)}", f"gap after {c.rounds:,} rounds"
+    goal, after_T = f"rounds to {_upper(c.target)}", f"gap after {c.rounds:,} rounds"
     names = ("ϑ", "largest ϑ", goal, "by closed form", after_T, "lowest gap")
     table = _table(None, ("constants",), names)
     for p in rows:
         after = np.fmin(np.fmin(p.value, p.iterated), c.case.system.cap)
-        numbers = (p.amplitude, p.amplitudes[1], p.rounds_to_target, p.closed_rounds)
-        cells = [_short(x) for x in (*numbers, after, p.floor)]
+        bounds = (p.rounds_to_target, p.closed_rounds, after, p.floor)
+        cells = [_value(p.amplitude), _lower(p.amplitudes[1]), *map(_upper, bounds)]
         if not p.holds:
             cells = ["does not apply", *["-"] * 5]
         elif p.vacuous:
@@ -190,10 +220,10 @@ def _theorem_table(c: Certificate, rows: Sequence[Guarantee]) -> Table:
 
 
 def _change_table(c: Certificate, changes: Sequence[Improvement]) -> Table:
-    numbers = (f"rounds to {_short(c.target)}", "lowest certified gap")
+    numbers = (f"rounds to {_upper(c.target)}", "lowest certified gap")
     table = _table("effect of one change", ("change", "then best"), numbers)
     for x in changes:
-        table.add_row(x.change, x.theorem, _short(x.rounds), _short(x.least_gap))
+        table.add_row(x.change, x.theorem, _upper(x.rounds), _upper(x.least_gap))
     return table
 
 
@@ -202,8 +232,8 @@ def _first_round_table(c: Certificate) -> Table:
     title = "one round at uniform weights (th:predictive-majorant)"
     table = _table(title, ("constants",), names)
     for r in c.first_round:
-        numbers = (r.uniform, r.noise_optimal, r.amplitude, r.value)
-        table.add_row(r.variant, *map(_short, numbers))
+        largest = map(_lower, (r.uniform, r.noise_optimal))
+        table.add_row(r.variant, *largest, _value(r.amplitude), _upper(r.value))
     return table
 
 
@@ -218,12 +248,12 @@ def _client_table(c: Certificate) -> Table:
     rows = np.stack(wide, axis=-1)
     order = np.lexsort(rows[:, 1:4].T[::-1])
     for row in rows[order][:_KINDS]:
-        table.add_row(*map(_short, row))
+        table.add_row(*map(_value, row))
     hidden = system.kinds - _KINDS
     more = f"and {hidden:,} kinds more; " if hidden > 0 else ""
     table.caption = (
-        f"{more}mean level {_short(noise.mean)}; noise of the uniform mean "
-        f"{_short(noise.of_mean)}, at a* {_short(noise.optimal_level)}"
+        f"{more}mean level {_value(noise.mean)}; noise of the uniform mean "
+        f"{_value(noise.of_mean)}, at a* {_value(noise.optimal_level)}"
     )
     return table
 
@@ -233,7 +263,8 @@ def _communication_table(c: Certificate) -> Table:
     title = f"numbers sent, {S:,} clients in a round, d = {d:,}"
     table = _table(title, ("algorithm",), ("a round", "paper's count", "to target"))
     for s in c.communication:
-        table.add_row(s.algorithm, *map(_short, (s.per_round, s.printed, s.to_target)))
+        sent = _value(s.per_round), _value(s.printed), _upper(s.to_target)
+        table.add_row(s.algorithm, *sent)
     return table
 
 
@@ -251,8 +282,23 @@ def _table(
     return table
 
 
-def _short(number: Any) -> str:
-    """Three digits; whole numbers in full up to seven, so that columns stay narrow."""
+def _upper(number: Any, digits: int = 3) -> str:
+    """An upper bound, such as a gap or a number of rounds, rounded up."""
+    return _text(number, lambda x: format_upper(x, digits))
+
+
+def _lower(number: Any, digits: int = 3) -> str:
+    """A lower bound, such as a floor or a largest amplitude, rounded down."""
+    return _text(number, lambda x: format_lower(x, digits))
+
+
+def _value(number: Any) -> str:
+    """A number that bounds nothing, rounded to nearest."""
+    return _text(number, lambda x: f"{x:.3g}")
+
+
+def _text(number: Any, rounded: Callable[[float], str]) -> str:
+    """Whole numbers in full up to seven digits, so that columns stay narrow."""
     x = float(number)
     if math.isnan(x):
         return "-"
@@ -260,9 +306,9 @@ def _short(number: Any) -> str:
         return "never"
     if x.is_integer() and abs(x) < 1e7:
         return f"{int(x):,}"
-    return f"{x:.3g}"
+    return rounded(x)
 
 
 def _rounds(number: Any) -> str:
     """A number of rounds with its unit."""
-    return f"{_short(number)} round{'' if float(number) == 1 else 's'}"
+    return f"{_upper(number)} round{'' if float(number) == 1 else 's'}"

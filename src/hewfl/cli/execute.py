@@ -1,7 +1,7 @@
 """Execute runs with progress bars, and print their results."""
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -17,6 +17,7 @@ from hewfl.cli.run_list import progress_text
 from hewfl.experiments.executor import Executor
 from hewfl.experiments.run import run_all, tune_all
 from hewfl.experiments.run_folder import Folder, holder_of
+from hewfl.experiments.statistics import from_json, verdict_text
 from hewfl.experiments.summary import mean_text
 
 MOST_PAIRS = 10
@@ -110,20 +111,32 @@ def show_summary(folder: Folder, console: Console) -> None:
 
 
 def show_verdicts(folder: Folder, console: Console) -> None:
-    """Print all pairs in the objective, with intervals, and the next command."""
-    pairs = [p for p in folder.summary["pairs"] if p["quantity"] == "objective"]
-    for pair in pairs[:MOST_PAIRS]:
-        line = f"{pair['first']} against {pair['second']}: {pair['verdict']}"
-        if pair["low"] is not None:
-            line += f" (objective {pair['mean']:+.4g}, 95 % interval "
-            line += f"{pair['low']:+.4g} to {pair['high']:+.4g})"
+    """Print the pairs in the objective, what verdicts rest on, and what to do next."""
+    lines = verdict_lines(folder.summary, "objective")
+    if lines:
+        about = "objective, paired by seed, 95 % intervals, Holm's correction:"
+        console.print(about, highlight=False, soft_wrap=True)
+    for line in lines[:MOST_PAIRS]:
         console.print(f"  {line}", highlight=False, soft_wrap=True, markup=False)
-    if len(pairs) > MOST_PAIRS:
-        left = f"  and {len(pairs) - MOST_PAIRS} pairs more, in summary.json"
+    if len(lines) > MOST_PAIRS:
+        left = f"  and {len(lines) - MOST_PAIRS} pairs more, in summary.json"
         console.print(left, highlight=False)
+    limits = [m["label"] for m in folder.summary["methods"] if m["is_limit"]]
+    if limits:
+        text = f"  {', '.join(limits)}: knows the truth, a limit without a verdict"
+        console.print(text, highlight=False, soft_wrap=True, markup=False)
     name = shlex.quote(str(folder.path))
     next_ = f"report: hewfl report {name} -o report.html"
     console.print(next_, highlight=False, soft_wrap=True, markup=False)
+
+
+def verdict_lines(summary: Mapping[str, Any], quantity: str) -> list[str]:
+    """A line for each pair of a summary in one quantity."""
+    return [
+        f"{p['first']} against {p['second']}: {verdict_text(from_json(p))}"
+        for p in summary["pairs"]
+        if p["quantity"] == quantity
+    ]
 
 
 def _cell(key: str, value: Any) -> str:

@@ -33,7 +33,6 @@ from hewfl.core.validation import (
     Mask,
     PerClient,
     Reals,
-    invalid,
     nonnegatives,
     positives,
     wholes,
@@ -289,16 +288,9 @@ def tracking_cap(recursion: Tracking, start: ArrayLike, cap: ArrayLike) -> Reals
         cap: f̄.
 
     Returns:
-        χ̄; among several configurations infinite where C ≥ 1, for the recursion then
-        grows without end (erratum E-04).
-
-    Raises:
-        InvalidInputError: C ≥ 1 in the only configuration, or a negative number.
+        χ̄, infinite where C ≥ 1: the recursion then grows without end (E-04).
     """
     C = recursion.tracking
-    if C.ndim == 0 and C >= 1:
-        rule = "a recursion with C < 1; take a smaller amplitude"
-        raise invalid("recursion", rule, f"C = {C}")
     pull = recursion.noise + recursion.gap * nonnegatives("cap", cap)
     level = np.where(C < 1, pull / np.where(C < 1, 1 - C, 1.0), np.inf)
     return np.asarray(np.maximum(nonnegatives("start", start), level))

@@ -253,7 +253,15 @@ static PyObject *native_gram(PyObject *self, PyObject *args)
                 if (scale != 1.0)
                     scale_by(X, scale, (m - 1) * CHUNK);
                 load(at(&rows, m, lo), rows.types[m], len, zero, h);
-                gr += dot(h, r, CHUNK) * scale * slope_scale;
+                if (scale == 1.0 && slope_scale == 1.0)
+                    gr += dot(h, r, CHUNK);
+                else { /* scaled first: the product of the given numbers may overflow */
+                    memcpy(y, h, CHUNK * sizeof(double));
+                    memcpy(x, r, CHUNK * sizeof(double));
+                    scale_by(y, slope_scale, CHUNK);
+                    scale_by(x, scale, CHUNK);
+                    gr += dot(y, x, CHUNK);
+                }
                 add_scaled_exactly(curvature, r, h, CHUNK);
                 scale_by(h, slope_scale, CHUNK);
                 scale_by(r, scale, CHUNK);

@@ -21,7 +21,7 @@ from hewfl.displacements.gram import slope_at
 from hewfl.solver.active_set import Index, error_scale
 from hewfl.solver.large import column_generation
 from hewfl.solver.least_norm import least_norm_minimiser, row_space_of_factor
-from hewfl.solver.simplex import require_optimal
+from hewfl.solver.simplex import in_given_units, require_optimal
 
 _ROWS = 1024
 
@@ -116,18 +116,19 @@ def solve_low_rank(
     x = np.ldexp(w[S] @ problem.rows(S), problem.exponent)
     gradient = problem.gradient(S, w[S])
     multipliers = gradient - gradient.min()
-    step = problem.origin + x
-    g = to_host(as_wide(data.xp, reference))
-    k = 2 * problem.exponent
-    return SimplexSolution(
+    k = problem.exponent
+    step = np.ldexp(problem.origin + x, -k)
+    g = np.ldexp(to_host(as_wide(data.xp, reference)), -k)
+    solution = SimplexSolution(
         weights=w,
         value=np.asarray(g @ step + 0.5 * curvature * (step @ step)),
-        gap=np.asarray(np.ldexp(w @ multipliers, k)),
-        multipliers=np.ldexp(multipliers, k),
+        gap=np.asarray(w @ multipliers),
+        multipliers=multipliers,
         support=w > 0,
         iterations=np.asarray(result.pivots, dtype=np.int64),
         status=note,
     )
+    return in_given_units(solution, 2 * k)
 
 
 def _columns(data: DenseDisplacements, reference: Any, curvature: float) -> DataColumns:

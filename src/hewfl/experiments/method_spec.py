@@ -22,6 +22,7 @@ from typing import Any, final
 
 from hewfl.aggregators import (
     RENAMED_OPTIONS,
+    YARDSTICKS,
     Aggregator,
     Certified,
     assemble,
@@ -158,6 +159,14 @@ class MethodSpec:
                 grid={},
             )
             for point in itertools.product(*(self.grid[name] for name in names))
+        )
+
+    @property
+    def is_yardstick(self) -> bool:
+        """Whether it is a method of hewfl that knows the truth, as no server does."""
+        knows_state = self.parameters.get("source") == "oracle"
+        return self.method in YARDSTICKS or (
+            self.method == "HewControl" and knows_state
         )
 
     def entry(

@@ -9,7 +9,7 @@ HEW and its best rival, have bands of one standard deviation of the seeds to eac
 and their names at the ends of their lines; the others are thin lines.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -28,8 +28,9 @@ from hewfl.experiments.results import (
     Results,
     axis_values,
     mean_axis_values,
+    measured,
 )
-from hewfl.experiments.statistics import final_values, half_width
+from hewfl.experiments.statistics import final_values, half_width, scale_of
 from hewfl.plotting import COLOURS, legend, name_ends, plain_text, save
 from hewfl.server.trace import AVERAGED
 
@@ -86,6 +87,8 @@ _FAMILIES = {
     "centered-clipping": ("sky", 2),
 }
 """Colour and first dash of each algorithm."""
+LIMIT = (1.0, 2.0)
+"""Dashes of methods that know the truth, which are limits and no rivals."""
 QUANTITIES = {
     "gap": "training gap",
     "objective": "training objective",
@@ -131,8 +134,16 @@ def is_hew(method: MethodSpec) -> bool:
     return method.method.startswith("Hew")
 
 
-def styles_of(methods: Sequence[MethodSpec]) -> dict[str, Style]:
-    """A style for each label; variants of one algorithm share the colour alone."""
+def styles_of(
+    methods: Sequence[MethodSpec], limits: Sequence[str] = ()
+) -> dict[str, Style]:
+    """A style for each label; variants of one algorithm share the colour alone.
+
+    Args:
+        methods: of all panels.
+        limits: labels of methods that know the truth, beside those of hewfl: their
+            lines are dotted.
+    """
     styles: dict[str, Style] = {}
     colours: dict[str, str] = {}
     taken: set[tuple[str, int, str]] = set()
@@ -149,16 +160,22 @@ def styles_of(methods: Sequence[MethodSpec]) -> dict[str, Style]:
         dash, marker = next(fresh, looks[0])
         taken.add((colour, dash, marker))
         width = 2.0 if method.method in ADAPTIVE else 1.3
-        styles[method.label] = Style(colour, DASHES[dash], marker, width)
+        is_limit = method.is_yardstick or method.label in limits
+        strokes = LIMIT if is_limit else DASHES[dash]
+        styles[method.label] = Style(colour, strokes, marker, width)
     return styles
 
 
 def leaders(results: Results, quantity: str) -> list[str]:
-    """The best method with exact weights and the best without, by their last means."""
+    """The best method with exact weights and the best without, by their last means.
+
+    Methods that know the truth are neither.
+    """
     adaptive = {m.label for m in results.spec.methods if m.method in ADAPTIVE}
     sign = -1 if quantity in LARGER_IS_BETTER else 1
     ends = {k: sign * final_values(results, k, quantity).mean() for k in results.labels}
     ends = {k: end for k, end in ends.items() if np.isfinite(end)}
+    ends = {k: end for k, end in ends.items() if k not in results.yardsticks}
     sides = ([k for k in ends if (k in adaptive) is own] for own in (True, False))
     return [min(side, key=ends.__getitem__) for side in sides if side]
 
@@ -223,9 +240,10 @@ def draw_difference(
     axis: Axis = "scalars",
     ink: str,
 ) -> None:
-    """Draw one method less another over an axis, with its 95 % interval.
+    """Draw one method against another over an axis, with its 95 % interval.
 
-    Differences are paired by seed and taken at equal values of the axis, by linear
+    As in verdicts: losses by their ratio, accuracies (and losses that are not positive)
+    by their difference, paired by seed and taken at equal values of the axis, by linear
     interpolation between evaluations; the axis ends where the shorter of the two does.
 
     Args:
@@ -245,26 +263,27 @@ def draw_difference(
         for x, y in zip(at, values, strict=True)
     )
     first, second = (np.array(curve) for curve in curves)
+    larger = quantity in LARGER_IS_BETTER
+    is_ratio = scale_of((first, second), larger_is_better=larger) == "ratio"
+    if is_ratio:
+        first, second = np.log(first), np.log(second)
     differences, x = first - second, share * ends.mean()
-    mean = differences.mean(axis=0)
+    level = np.exp if is_ratio else np.asarray
+    mean, equal = differences.mean(axis=0), float(is_ratio)
     if len(differences) > 1:
         half = np.array([half_width(column) for column in differences.T])
-        axes.fill_between(x, mean - half, mean + half, color=ink, alpha=0.2, lw=0)
+        band = level(mean - half), level(mean + half)
+        axes.fill_between(x, *band, color=ink, alpha=0.2, lw=0)
+    mean = level(mean)
     axes.plot(x, mean, color=ink, linewidth=1.6)
-    axes.axhline(0.0, color="0.25", linewidth=0.8)
+    axes.axhline(equal, color="0.25", linewidth=0.8)
     late = share >= WARM_UP  # the first rounds differ much, and mean little
     shown = mean[late & np.isfinite(mean)]
     if shown.size and np.ptp(shown) > 0:
-        low, high = min(0.0, shown.min()), max(0.0, shown.max())
+        low, high = min(equal, shown.min()), max(equal, shown.max())
         axes.set_ylim(low - 0.3 * (high - low), high + 0.3 * (high - low))
     axes.set(xlabel=AXES[axis])
     axes.ticklabel_format(axis="both", style="sci", scilimits=(-3, 4))
-
-
-def measured(results: Results, quantities: Iterable[str]) -> list[str]:
-    """Those of some quantities that were measured of at least one method."""
-    labels = results.labels
-    return [q for q in quantities if any(results.measures(k, q) for k in labels)]
 
 
 def mean_and_spread(

@@ -10,7 +10,7 @@ An axis is what a curve is drawn over: rounds, scalars sent, or seconds.
 
 import importlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, final
@@ -73,6 +73,13 @@ class Results:
     def labels(self) -> tuple[str, ...]:
         """Of the methods."""
         return tuple(method.label for method in self.spec.methods)
+
+    @property
+    def yardsticks(self) -> tuple[str, ...]:
+        """Methods that know the truth: limits that are drawn and never ranked."""
+        known = self.constants[0].get("yardsticks", ()) if self.constants else ()
+        methods = self.spec.methods
+        return tuple(m.label for m in methods if m.is_yardstick or m.label in known)
 
     def curve(self, label: str, quantity: str) -> Float64[Array, "seeds points"]:
         """A quantity of one method over the evaluated rounds; NaN where not measured.
@@ -221,6 +228,12 @@ class Results:
             h: np.array([_mass(r.weights, members, h) for r, members in rows])
             for h in sorted({h for members in groups for h in members})
         }
+
+
+def measured(results: Results, quantities: Iterable[str]) -> list[str]:
+    """Those of some quantities that were measured of at least one method."""
+    labels = results.labels
+    return [q for q in quantities if any(results.measures(k, q) for k in labels)]
 
 
 def read_results(spec: Spec, seeds: Mapping[int, Path]) -> Results:

@@ -341,11 +341,20 @@ def _fixed_smoothness(spec: Spec, seed: int, problem: Any, folder: Path) -> floa
     if constants is None:
         sizes = {"n": problem.n, "d": problem.d, "samples": problem.data_sizes.tolist()}
         constants = asdict(find_constants(spec, seed, problem)) | sizes
+        yardsticks = _yardsticks(spec, constants["smoothness"])
+        constants |= {"yardsticks": yardsticks} if yardsticks else {}
         write_json(file, constants)
     try:
         return float(constants["smoothness"])
     except (TypeError, KeyError, ValueError) as error:
         raise DataError(f"{file} is damaged: it has no L; delete {folder}") from error
+
+
+def _yardsticks(spec: Spec, smoothness: float) -> list[str]:
+    """Labels of methods that need the truth; code of the user's own may as well."""
+    entries = entries_of(spec, spec.methods, smoothness)
+    demands = [(entry.name, entry.algorithm.demands) for entry in entries]
+    return [k for k, d in demands if d.oracle or "truth" in d.needs]
 
 
 def _constants_file(folder: Path) -> Path:

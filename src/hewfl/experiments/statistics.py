@@ -1,33 +1,73 @@
-"""Statistics of a comparison: paired tests over seeds, rankings, rounds to a target.
+"""Statistics of a comparison: verdicts on pairs, rankings, rounds to a target.
 
-Methods of a run share seeds and draws, so differences are taken seed by seed. One pair
-is tested by Student's t; all pairs of a run by the same test with Holm's correction;
-methods over several runs ("panels") by Friedman's test on their ranks.
+Methods of a run share seeds and draws, so they are compared seed by seed.
+
+Scale. Losses and gaps are compared by the logarithms of their ratios: the spread of a
+loss over seeds grows with the loss, and on the raw scale one seed of a method that
+collapses makes the interval so wide that it decides nothing. Accuracies are compared by
+their differences, and so are losses as soon as one of the family is zero or negative
+(an objective may be), where there is no ratio.
+
+Verdict. Student's t on that scale, paired, with Holm's correction over the family of
+pairs that is shown, at 5 %: `decide` is the only place where verdicts are made. Beside
+it stand the seeds in which a method is ahead and the exact p of a sign-flip test. That
+test cannot decide: of n seeds its least p is 2 / 2ⁿ, which is 0.25 with three, 0.0625
+with five and 0.016 with seven, so that with fewer than six seeds it never rejects, and
+under a correction for several pairs not with seven either. The t-test needs a normal
+law instead. If two methods are exchangeable within a seed, their difference is
+symmetric about zero whatever the law, and under symmetric laws with heavy tails the
+t-test rejects less often than it claims; tests/experiments/test_statistics.py measures
+that for 3, 5 and 7 seeds.
+
+Diverged. A seed is lost for a method if its value is not finite, or if its loss ends
+above its own start. A method that lost seeds is behind one that lost none, and one that
+lost all behind one that did not, without a test; and so is a method whose loss is
+`GROSS` times as large in every seed of three or more.
+
+Methods that know the truth (`hewfl.aggregators.YARDSTICKS`) are limits: they have no
+rank and no verdict.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from itertools import combinations
-from typing import Literal, final
+from typing import Any, Literal, TypeVar, final
 
 import numpy as np
+from scipy.optimize import brentq
+from scipy.special import chdtri, ndtr, stdtr, stdtrit
 
 from hewfl.core.array_types import Float64
 from hewfl.core.validation import Array, ArrayLike, invalid
 from hewfl.experiments.results import LARGER_IS_BETTER, Axis, Results, axis_values
 
 # scipy.stats takes longer to import than the command needs to start: it is imported
-# where a test is done.
+# where a test over panels is done.
 
 Verdict = Literal["better", "worse", "undecided"]
+Scale = Literal["ratio", "difference"]
+Pair = tuple[str, str]
+Key = TypeVar("Key")
 LEVEL = 0.95
-"""Of the confidence intervals."""
+"""Of the confidence intervals; one less it is the level of the tests."""
+POWER = 0.8
+"""With which the detectable difference is detected."""
+GROSS = 10.0
+"""Ratio of two losses that, in every seed, needs no test."""
+ENOUGH = 3
+"""Seeds for that."""
 ROUNDING = 8 * float(np.finfo(np.float64).eps)
 """Spread of differences, relative to the values, that counts as none."""
 EQUAL = 1e-7
 """Relative difference below the resolution of single precision."""
+MOST_FLIPPED = 40
+"""Seeds up to which the sign-flip test is exact."""
+RANKED = ("objective", "pooled", "validation_accuracy", "test_accuracy")
+"""Quantities by which the methods of a run are ranked."""
+SHARED = 3
+"""Methods that panels have to share for ranks over panels."""
 _OPPOSITE: dict[Verdict, Verdict] = {
     "better": "worse",
     "worse": "better",
@@ -38,49 +78,282 @@ _OPPOSITE: dict[Verdict, Verdict] = {
 @final
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The differences of two methods in one quantity, seed by seed.
+    """Two methods in one quantity, seed by seed, as one pair of a family.
 
     Attributes:
-        mean: of the differences, first minus second.
-        low: lower end of the confidence interval of the mean (Student's t).
-        high: its upper end.
-        seeds: pairs that count: both values are finite.
-        verdict: whether the first method is better; undecided where the interval
-            holds zero, there are fewer than two pairs, or the differences are equal up
-            to rounding: without variation there is no estimate of the error.
+        scale: "ratio" or "difference".
+        mean: geometric mean of the ratios first / second, or mean of the differences
+            first − second.
+        low: lower end of its confidence interval (Student's t, of this pair alone).
+        high: upper end.
+        seeds: pairs with two finite values.
+        ahead: seeds in which the first is better; it is if the second diverged.
+        behind: seeds in which it is worse.
+        spread: standard deviation of the log ratios or differences; 0 without pairs.
+        p: two-sided, of the paired t-test; 1 where there is no variation to test by.
+        exact_p: two-sided, of the sign-flip test; NaN beyond `MOST_FLIPPED` seeds.
+        larger_is_better: as accuracies are.
+        reason: why the first is ahead or behind without a test; empty with one.
+        corrected_p: p with Holm's correction; 0 where no test is needed.
+        family: pairs that were tested together.
+        detectable: ratio, or difference, that these seeds would have shown with a
+            power of 80 %, had the others of the family been as they are.
+        verdict: of the first.
     """
 
+    scale: Scale
     mean: float
     low: float
     high: float
     seeds: int
-    verdict: Verdict
+    ahead: int
+    behind: int
+    spread: float
+    p: float
+    exact_p: float
+    larger_is_better: bool = False
+    reason: str = ""
+    corrected_p: float = 1.0
+    family: int = 1
+    detectable: float = math.inf
+    verdict: Verdict = "undecided"
+
+    def reverse(self) -> "Comparison":
+        """The second method against the first."""
+        mean, low, high = self.mean, self.low, self.high
+        if self.scale == "ratio":
+            mean, low, high = (_inverse(v) for v in (mean, high, low))
+        else:
+            mean, low, high = -mean, -high, -low
+        reason = self.reason.removeprefix(_OTHER)
+        if self.reason and reason == self.reason:
+            reason = _OTHER + reason
+        return replace(
+            self,
+            reason=reason,
+            mean=mean,
+            low=low,
+            high=high,
+            ahead=self.behind,
+            behind=self.ahead,
+            verdict=_OPPOSITE[self.verdict],
+        )
+
+    @property
+    def is_ratio(self) -> bool:
+        """Whether the numbers are ratios."""
+        return self.scale == "ratio"
+
+    @property
+    def half(self) -> float:
+        """Half the interval, of logarithms if they are ratios."""
+        if self.is_ratio:
+            return math.log(self.high / self.mean) if self.low > 0 else math.inf
+        return self.high - self.mean
+
+    def as_json(self) -> dict[str, Any]:
+        """Fields by name; null for what is not finite."""
+        return {key: _finite(value) for key, value in asdict(self).items()}
+
+
+def from_json(row: Mapping[str, Any]) -> Comparison:
+    """A comparison from the fields that `Comparison.as_json` gave."""
+    names = [field.name for field in fields(Comparison)]
+    known: dict[str, Any] = {k: math.nan if row[k] is None else row[k] for k in names}
+    return Comparison(**known)
 
 
 def compare(
-    first: ArrayLike, second: ArrayLike, *, larger_is_better: bool = False
+    first: ArrayLike,
+    second: ArrayLike,
+    *,
+    larger_is_better: bool = False,
+    scale: Scale | None = None,
 ) -> Comparison:
-    """Compare two methods on the same seeds.
+    """Compare two methods on the same seeds: a family of one pair.
 
-    >>> compare([1.0, 1.2, 1.1], [2.0, 2.1, 2.2]).verdict
-    'better'
+    Args:
+        first: values of a method, one for each seed.
+        second: values of another.
+        larger_is_better: as accuracies are.
+        scale: ratios if absent, or differences for accuracies and where a value is not
+            positive.
+
+    >>> compare([345.0, 16.0, 354.0, 75.0, 6.3], [0.63, 0.64, 0.57, 0.56, 0.60]).verdict
+    'worse'
+    """
+    c = measure(first, second, larger_is_better=larger_is_better, scale=scale)
+    return decide({0: c})[0]
+
+
+def measure(
+    first: ArrayLike,
+    second: ArrayLike,
+    *,
+    larger_is_better: bool = False,
+    scale: Scale | None = None,
+    starts: tuple[ArrayLike, ArrayLike] | None = None,
+) -> Comparison:
+    """The numbers of a comparison, without a verdict: `decide` makes it.
+
+    Args:
+        first: values of a method, one for each seed.
+        second: values of another.
+        larger_is_better: as accuracies are.
+        scale: as in `compare`.
+        starts: values of both before the first round.
     """
     a, b = _vector("first", first), _vector("second", second)
     if a.shape != b.shape:
         raise invalid("second", f"of shape {a.shape} like `first`", b.shape)
-    differences, varies = _differences(a, b)
-    count = len(differences)
-    if count == 0:
-        return Comparison(math.nan, math.nan, math.nan, 0, "undecided")
-    mean = float(differences.mean())
-    if count == 1:
-        return Comparison(mean, -math.inf, math.inf, 1, "undecided")
-    half = half_width(differences)
-    low, high = mean - half, mean + half
-    verdict: Verdict = "undecided"
-    if varies and (high < 0 or low > 0):
-        verdict = "better" if (mean < 0) != larger_is_better else "worse"
-    return Comparison(mean, low, high, count, verdict)
+    scale = scale or scale_of((a, b), larger_is_better=larger_is_better)
+    is_a, is_b = np.isfinite(a), np.isfinite(b)
+    both = is_a & is_b
+    x, y = a[both], b[both]
+    if scale == "ratio":
+        d, size = np.log(x) - np.log(y), 1.0
+    else:
+        d, size = x - y, float(np.abs([x, y]).max(initial=0.0))
+    count = len(d)
+    signs = np.where(np.abs(d) <= ROUNDING * size, 0.0, np.sign(d))
+    signs = signs if larger_is_better else -signs
+    ahead = int((signs > 0).sum() + (is_a & ~is_b).sum())
+    behind = int((signs < 0).sum() + (is_b & ~is_a).sum())
+    spread = float(d.std(ddof=1)) if count > 1 else 0.0
+    mean, half = (float(d.mean()), math.inf) if count else (math.nan, math.nan)
+    p = 1.0
+    if count > 1:
+        error = spread / math.sqrt(count)
+        half = _t_quantile(count - 1) * error
+        if spread > ROUNDING * size:  # without variation there is no estimate of error
+            p = float(2 * stdtr(count - 1, -abs(mean) / error))
+    lost = _lost(a, b, starts, larger_is_better=larger_is_better)
+    ends = (mean, mean - half, mean + half)
+    if scale == "ratio":
+        ends = tuple(_exp(v) for v in ends)  # type: ignore[assignment]  # three as well
+    counts = (count, ahead, behind)
+    c = Comparison(scale, *ends, *counts, spread, p, sign_flip_p(d), larger_is_better)
+    return replace(c, reason=_reason(lost, d if scale == "ratio" else None, len(a)))
+
+
+def scale_of(values: Iterable[ArrayLike], *, larger_is_better: bool = False) -> Scale:
+    """Ratios where all finite values are positive losses, else differences."""
+    if larger_is_better:
+        return "difference"
+    every = np.concatenate([np.asarray(v, dtype=np.float64).ravel() for v in values])
+    return "ratio" if (every[np.isfinite(every)] > 0).all() else "difference"
+
+
+def decide(family: Mapping[Key, Comparison]) -> dict[Key, Comparison]:
+    """Verdicts on a family of pairs: Holm's correction over those that need a test.
+
+    Args:
+        family: what `measure` gave, by any key.
+
+    Returns:
+        The same with corrected p, family, detectable difference and verdict.
+    """
+    tested = [key for key, c in family.items() if not c.reason]
+    corrected = holm([family[key].p for key in tested]) if tested else np.empty(0)
+    levels = dict(zip(tested, corrected.tolist(), strict=True))
+    open_ = sum(p >= 1 - LEVEL for p in levels.values())
+    decided = {}
+    for key, c in family.items():
+        p, verdict = levels.get(key, 0.0), _OPPOSITE["undecided"]
+        if c.reason:
+            verdict = "better" if c.reason.startswith(_OTHER) else "worse"
+        elif p < 1 - LEVEL:
+            middle = 1.0 if c.is_ratio else 0.0
+            verdict = "better" if (c.mean < middle) != c.larger_is_better else "worse"
+        shown = _detectable(c, max(open_, 1))
+        decided[key] = replace(
+            c, corrected_p=p, family=len(tested), detectable=shown, verdict=verdict
+        )
+    return decided
+
+
+def sign_flip_p(differences: ArrayLike) -> float:
+    """Two-sided p of the exact sign-flip (paired permutation) test of zero.
+
+        #{s ∈ {−1, 1}ⁿ : |Σ s_i d_i| ≥ |Σ d_i|} / 2ⁿ
+
+    NaN for more than 40 differences; 1 for none.
+
+    >>> sign_flip_p([0.1, 0.2, 0.3, 0.4, 0.5])  # 2 / 2⁵
+    0.0625
+    """
+    d = _vector("differences", differences)
+    if len(d) > MOST_FLIPPED:
+        return math.nan
+    total = abs(float(d.sum())) - 1e-12 * float(np.abs(d).sum())
+    if total <= 0:
+        return 1.0
+    # All sums of a half each; of the second sorted ones those that reach the total.
+    parts = [np.zeros(1), np.zeros(1)]
+    for k, value in enumerate(d):
+        sums = parts[k % 2]
+        parts[k % 2] = np.concatenate((sums - value, sums + value))
+    ordered = np.sort(parts[1])
+    reached = len(ordered) - np.searchsorted(ordered, total - parts[0])
+    return float(2 * reached.sum() / 2.0 ** len(d))
+
+
+_OTHER = "the other "
+"""How a reason begins that is one of the second method."""
+
+
+def _lost(
+    a: Float64[Array, " seeds"],
+    b: Float64[Array, " seeds"],
+    starts: tuple[ArrayLike, ArrayLike] | None,
+    *,
+    larger_is_better: bool,
+) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Of each method the seeds that diverged, and those that end above their start."""
+    begun = starts if starts is not None and not larger_is_better else (np.inf, np.inf)
+    rows = []
+    for values, start in zip((a, b), begun, strict=True):
+        finite = np.isfinite(values)
+        above = finite & (values > np.broadcast_to(np.asarray(start), values.shape))
+        rows.append((int((~finite).sum()), int(above.sum())))
+    return rows[0], rows[1]
+
+
+def _reason(
+    lost: tuple[tuple[int, int], tuple[int, int]],
+    logs: Float64[Array, " pairs"] | None,
+    seeds: int,
+) -> str:
+    """Why no test is needed, in words about the one behind; empty if one is."""
+    (first, second) = (sum(counts) for counts in lost)
+    for counts, own, other, who in (
+        (lost[0], first, second, ""),
+        (lost[1], second, first, _OTHER),
+    ):
+        if own and (other == 0 or (own == seeds and other < seeds)):
+            diverged, above = counts
+            parts = [f"diverged in {diverged}"] if diverged else []
+            parts += [f"ended above its start in {above}"] if above else []
+            return f"{who}{' and '.join(parts)} of {seeds} seeds"
+    if logs is not None and len(logs) == seeds >= ENOUGH:
+        text = f"at least {GROSS:g} times the loss in each of {seeds} seeds"
+        if logs.min() >= math.log(GROSS):
+            return f"has {text}"
+        if logs.max() <= -math.log(GROSS):
+            return f"{_OTHER}has {text}"
+    return ""
+
+
+def _exp(value: float) -> float:
+    return math.exp(min(value, 700.0)) if not math.isnan(value) else math.nan
+
+
+def _inverse(value: float) -> float:
+    return math.inf if value == 0 else 1 / value
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def half_width(values: Float64[Array, " seeds"]) -> float:
@@ -91,31 +364,40 @@ def half_width(values: Float64[Array, " seeds"]) -> float:
 
 @cache  # a report asks thousands of times for the same one
 def _t_quantile(freedom: int) -> float:
-    from scipy import stats  # noqa: PLC0415 - slow to import
+    return float(stdtrit(freedom, (1 + LEVEL) / 2))
 
-    return float(stats.t.ppf((1 + LEVEL) / 2, freedom))
+
+def _detectable(c: Comparison, tests: int) -> float:
+    """What a test at level 5 % / tests detects, with the spread that was seen."""
+    if c.seeds < 2 or c.spread == 0:
+        return math.inf
+    shift = _noncentrality(c.seeds - 1, tests) * c.spread / math.sqrt(c.seeds)
+    return _exp(shift) if c.is_ratio else shift
+
+
+@cache
+def _noncentrality(freedom: int, tests: int) -> float:
+    """The shift, in standard errors, that a t-test at 5 % / tests detects in 80 %.
+
+    The variance is integrated over its quantiles: P(Z + δ > c √(V/ν)), V ~ χ²_ν.
+    """
+    critical = float(stdtrit(freedom, 1 - (1 - LEVEL) / tests / 2))
+    shares = (np.arange(2000) + 0.5) / 2000
+    bounds = critical * np.sqrt(chdtri(freedom, 1 - shares) / freedom)
+
+    def missing(delta: float) -> float:
+        return POWER - float(ndtr(delta - bounds).mean())
+
+    return float(brentq(missing, 0.0, 10 + bounds[-1]))
 
 
 def paired_p(first: ArrayLike, second: ArrayLike) -> float:
-    """Two-sided p of a paired t-test.
-
-    1 where fewer than two pairs are finite, or the differences do not vary.
+    """Two-sided p of a paired t-test on the scale of `compare`, for one pair.
 
     >>> round(paired_p([1.0, 1.2, 1.1], [2.0, 2.1, 2.2]), 3)
-    0.003
+    0.005
     """
-    from scipy import stats  # noqa: PLC0415 - slow to import
-
-    differences, varies = _differences(
-        _vector("first", first), _vector("second", second)
-    )
-    if not varies:
-        return 1.0
-    # The formula of `stats.ttest_rel`, which takes ten times as long: a study of fifty
-    # methods has a thousand pairs.
-    count = len(differences)
-    t = differences.mean() / (differences.std(ddof=1) / math.sqrt(count))
-    return float(2 * stats.t.sf(abs(t), count - 1))
+    return measure(first, second).p
 
 
 def holm(p: ArrayLike) -> Float64[Array, " tests"]:
@@ -135,15 +417,44 @@ def holm(p: ArrayLike) -> Float64[Array, " tests"]:
     return corrected
 
 
+def compare_pairs(
+    values: Mapping[str, Float64[Array, " seeds"]],
+    pairs: Iterable[Pair],
+    quantity: str,
+    starts: Mapping[str, Float64[Array, " seeds"]] | None = None,
+) -> dict[Pair, Comparison]:
+    """Verdicts on pairs of methods in one quantity: one scale, one family.
+
+    Args:
+        values: of the methods, seed by seed.
+        pairs: that are shown together.
+        quantity: such as `objective` or `test_accuracy`.
+        starts: values before the first round, where they are known.
+    """
+    larger = quantity in LARGER_IS_BETTER
+    scale = scale_of(values.values(), larger_is_better=larger)
+    family = {
+        (a, b): measure(
+            values[a],
+            values[b],
+            larger_is_better=larger,
+            scale=scale,
+            starts=None if starts is None else (starts[a], starts[b]),
+        )
+        for a, b in pairs
+    }
+    return decide(family)
+
+
 def compare_methods(
     results: Results,
     first: str,
-    second: str,
+    others: Sequence[str],
     quantity: str,
     *,
     axis: Axis = "rounds",
-) -> Comparison:
-    """Compare two methods of a run at equal cost, by the models that are evaluated.
+) -> dict[str, Comparison]:
+    """Compare a method of a run with others at equal cost, by the models evaluated.
 
     Equal rounds are all rounds. Equal scalars are as many as both have sent at the end:
     the method that sends more in a round is read off earlier, by linear interpolation
@@ -152,32 +463,38 @@ def compare_methods(
     Args:
         results: of a run.
         first: label of a method.
-        second: label of another.
+        others: labels of the others; all pairs are one family.
         quantity: as in `Results.curve`.
         axis: what is equal: rounds, scalars sent by our count or the paper's, seconds.
     """
-    labels = (first, second)
+    larger = quantity in LARGER_IS_BETTER
+    columns = {k: _at_equal_cost(results, (first, k), quantity, axis) for k in others}
+    scale = scale_of(
+        (v for pair in columns.values() for v in pair), larger_is_better=larger
+    )
+    begun = {k: start_values(results, k, quantity) for k in (first, *others)}
+    family = {
+        k: measure(
+            *pair,
+            larger_is_better=larger,
+            scale=scale,
+            starts=(begun[first], begun[k]),
+        )
+        for k, pair in columns.items()
+    }
+    return decide(family)
+
+
+def _at_equal_cost(
+    results: Results, labels: Pair, quantity: str, axis: Axis
+) -> tuple[Float64[Array, " seeds"], Float64[Array, " seeds"]]:
     if axis == "rounds":
         a, b = (final_values(results, label, quantity) for label in labels)
-    else:
-        spent = [axis_values(results, label, axis) for label in labels]
-        budget = np.minimum(spent[0][:, -1], spent[1][:, -1])
-        a, b = (_values_at(results, k, quantity, axis, budget) for k in labels)
-    return compare_finals(a, b, quantity)
-
-
-def compare_finals(
-    first: Float64[Array, " seeds"], second: Float64[Array, " seeds"], quantity: str
-) -> Comparison:
-    """Compare two methods by their last values of a quantity, seed by seed.
-
-    A method that diverged for every seed is worse than one that did not.
-    """
-    if np.isfinite(first).any() and not np.isfinite(second).any():
-        return Comparison(math.nan, math.nan, math.nan, 0, "better")
-    if np.isfinite(second).any() and not np.isfinite(first).any():
-        return Comparison(math.nan, math.nan, math.nan, 0, "worse")
-    return compare(first, second, larger_is_better=quantity in LARGER_IS_BETTER)
+        return a, b
+    spent = [axis_values(results, label, axis) for label in labels]
+    budget = np.minimum(spent[0][:, -1], spent[1][:, -1])
+    a, b = (_values_at(results, k, quantity, axis, budget) for k in labels)
+    return a, b
 
 
 def final_values(
@@ -188,6 +505,16 @@ def final_values(
     if results.measures(label, quantity):
         return results.final(label, quantity)
     return np.full(len(results.spec.seeds), np.nan)  # it diverged in every seed
+
+
+def start_values(
+    results: Results, label: str, quantity: str
+) -> Float64[Array, " seeds"]:
+    """Values before the first round; infinite where they were not measured."""
+    if results.rounds[0] > 0 or len(results.rounds) < 2:
+        return np.full(len(results.spec.seeds), np.inf)
+    first = results.values(label, quantity)[:, 0]
+    return np.where(np.isfinite(first), first, np.inf)
 
 
 def _values_at(
@@ -210,18 +537,6 @@ def _values_at(
     return np.array(values)
 
 
-def _differences(
-    first: Float64[Array, " seeds"], second: Float64[Array, " seeds"]
-) -> tuple[Float64[Array, " pairs"], bool]:
-    """Differences where both are finite, and whether they vary beyond rounding."""
-    both = np.isfinite(first) & np.isfinite(second)
-    a, b = first[both], second[both]
-    if len(a) < 2:
-        return a - b, False
-    scale = float(np.abs([a, b]).max())
-    return a - b, float((a - b).std(ddof=1)) > ROUNDING * scale
-
-
 def _vector(name: str, values: ArrayLike) -> Float64[Array, " seeds"]:
     array = np.asarray(values, dtype=np.float64)
     if array.ndim != 1:
@@ -229,24 +544,95 @@ def _vector(name: str, values: ArrayLike) -> Float64[Array, " seeds"]:
     return array
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class CorrectedComparison:
-    """A comparison that is one of several.
+# ------------------------------------------------------------------ in words
 
-    Attributes:
-        comparison: of the two methods alone.
-        p: corrected by Holm over all pairs of the quantity; 0 where one method
-            diverged for every seed, which needs no test.
+
+def interval_text(c: Comparison) -> str:
+    """The mean with its interval, to two digits of the interval's width.
+
+    >>> interval_text(compare([0.94, 0.95, 0.93], [1.0, 1.0, 1.0]))
+    '0.940 times, 0.915 to 0.965'
     """
+    unit = " times" if c.is_ratio else ""
+    if c.seeds == 0:
+        return "no seed in common"
+    if not math.isfinite(c.high):
+        return f"{_number(c, c.mean, 4)}{unit}, no interval"
+    width = c.high - c.low
+    places = 6 if width <= 0 else min(6, max(0, 1 - math.floor(math.log10(width))))
+    same = 1.0 if c.is_ratio else 0.0  # an end beside it must not be rounded to it
+    while places < 6 and same in (round(c.low, places), round(c.high, places)):
+        places += 1
+    mean, low, high = (_number(c, v, places) for v in (c.mean, c.low, c.high))
+    return f"{mean}{unit}, {low} to {high}"
 
-    comparison: Comparison
-    p: float
 
-    @property
-    def verdict(self) -> Verdict:
-        """Better or worse where the corrected p is below 5 %."""
-        return self.comparison.verdict if self.p < 1 - LEVEL else "undecided"
+def _number(c: Comparison, value: float, places: int) -> str:
+    if abs(value) >= 1e4:
+        return f"{value:.3g}" if c.is_ratio else f"{value:+.3g}"
+    return f"{value:.{places}f}" if c.is_ratio else f"{value:+.{places}f}"
+
+
+def seeds_text(c: Comparison) -> str:
+    """The exact paired statement: seeds ahead, and the p of the sign-flip test."""
+    count = max(c.seeds, c.ahead + c.behind)
+    exact = "" if math.isnan(c.exact_p) else f" (exact p {_p_text(c.exact_p)})"
+    return f"ahead in {c.ahead} of {count} seeds{exact if c.seeds > 1 else ''}"
+
+
+def detectable_text(c: Comparison) -> str:
+    """How small a difference the seeds would have shown."""
+    if c.seeds < 2:
+        return "one seed shows nothing"
+    if not math.isfinite(c.detectable):
+        return "the differences do not vary, so nothing is known about their error"
+    text = f"a difference of {c.detectable:.2g}"
+    if c.is_ratio:
+        text = f"a ratio of {_ratio_text(c.detectable)}"
+    return f"these {c.seeds} seeds would have shown {text}"
+
+
+def _ratio_text(ratio: float) -> str:
+    """A ratio above one, to two digits of its distance from one, rounded up.
+
+    >>> _ratio_text(1.0812), _ratio_text(3.21)
+    ('1.082', '3.3')
+    """
+    if ratio >= 1000:
+        return f"{ratio:.1e}"
+    excess = max(ratio - 1, 1e-6)
+    places = min(6, max(0, 1 - math.floor(math.log10(excess))))
+    return f"{math.ceil(ratio * 10**places - 1e-9) / 10**places:.{places}f}"
+
+
+def _p_text(p: float) -> str:
+    return "< 0.0001" if p < 1e-4 else f"{p:.2g}"
+
+
+def reason_text(c: Comparison) -> str:
+    """What a verdict rests on: the test and its interval, or why none is needed."""
+    if c.reason:
+        return c.reason
+    parts = [interval_text(c), seeds_text(c)]
+    if c.seeds > 1:
+        pairs = "pair" if c.family == 1 else f"{c.family} pairs"
+        of = "" if c.family == 1 else f", Holm over {pairs}"
+        parts.append(f"p {_p_text(c.corrected_p)}{of}")
+    if c.verdict == "undecided":
+        parts.append(detectable_text(c))
+    return "; ".join(parts)
+
+
+def verdict_text(c: Comparison) -> str:
+    """The verdict and what it rests on.
+
+    >>> verdict_text(compare([1.0, 2.0], [2.0, 1.0])).partition("; ")[0]
+    'undecided (1 times, 0 to 6683'
+    """
+    return f"{c.verdict} ({reason_text(c)})"
+
+
+# ------------------------------------------------------------------ rankings
 
 
 @final
@@ -258,12 +644,14 @@ class Ranking:
         quantity: as in `Results.curve`.
         finals: last values of each method, seed by seed, best mean first; methods that
             diverged in a seed come last.
-        pairs: the better of two against the other.
+        pairs: the better of two against the other; one family.
+        limits: last values of the methods that know the truth, which have no rank.
     """
 
     quantity: str
     finals: Mapping[str, Float64[Array, " seeds"]]
-    pairs: Mapping[tuple[str, str], CorrectedComparison]
+    pairs: Mapping[Pair, Comparison]
+    limits: Mapping[str, Float64[Array, " seeds"]]
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -277,21 +665,16 @@ class Ranking:
     @property
     def best(self) -> tuple[str, ...]:
         """Methods with the best mean, several if they are equal; may be none."""
-        top = self.labels[0]
-        if not np.isfinite(self.mean(top)):
+        if not self.labels or not np.isfinite(self.mean(self.labels[0])):
             return ()
+        top = self.labels[0]
         return tuple(k for k in self.labels if k == top or self.is_equal(top, k))
 
-    def compare(self, first: str, second: str) -> CorrectedComparison:
+    def compare(self, first: str, second: str) -> Comparison:
         """One method against another, in either order."""
         if (first, second) in self.pairs:
             return self.pairs[first, second]
-        reverse = self.pairs[second, first]
-        c = reverse.comparison
-        turned = replace(
-            c, mean=-c.mean, low=-c.high, high=-c.low, verdict=_OPPOSITE[c.verdict]
-        )
-        return CorrectedComparison(turned, reverse.p)
+        return self.pairs[second, first].reverse()
 
     def is_equal(self, first: str, second: str) -> bool:
         """Whether two methods have the same value in every seed, up to rounding."""
@@ -306,48 +689,47 @@ class Ranking:
                 groups[self.compare(label, other).verdict].append(other)
         return groups
 
-    @property
-    def ranks(self) -> dict[str, float]:
-        """1 for the best mean; equal means share theirs, diverged methods are last."""
+    def ranks(self, labels: Sequence[str] | None = None) -> dict[str, float]:
+        """1 for the best mean; equal means share theirs, diverged methods are last.
+
+        Args:
+            labels: of the methods that are ranked; all if absent.
+        """
         from scipy import stats  # noqa: PLC0415 - slow to import
 
+        labels = self.labels if labels is None else labels
         sign = -1 if self.quantity in LARGER_IS_BETTER else 1
-        means = np.array([sign * self.mean(label) for label in self.labels])
+        means = np.array([sign * self.mean(label) for label in labels])
         ranks = stats.rankdata(np.where(np.isfinite(means), means, np.inf))
-        return dict(zip(self.labels, ranks.tolist(), strict=True))
+        return dict(zip(labels, ranks.tolist(), strict=True))
 
 
 def rank_methods(results: Results, quantity: str) -> Ranking:
-    """Compare all methods of a run by a quantity, each by the model evaluated."""
+    """Compare all methods of a run by a quantity, each by the model evaluated.
+
+    All pairs are one family. Methods that know the truth are limits: they have no rank,
+    and are in no pair.
+    """
     sign = -1 if quantity in LARGER_IS_BETTER else 1
     values = {label: final_values(results, label, quantity) for label in results.labels}
+    limits = {label: values.pop(label) for label in results.yardsticks}
     means = {k: sign * float(v.mean()) for k, v in values.items()}
     order = sorted(values, key=lambda k: (not np.isfinite(means[k]), means[k]))
     finals = {label: values[label] for label in order}
-    names = list(combinations(order, 2))
-    comparisons = [compare_finals(finals[a], finals[b], quantity) for a, b in names]
-    p = [paired_p(finals[a], finals[b]) for a, b in names]
-    # A pair with a method that diverged for every seed needs no test: it does not
-    # count as one in the correction.
-    is_sure = [c.seeds == 0 and c.verdict != "undecided" for c in comparisons]
-    tested = [value for value, sure in zip(p, is_sure, strict=True) if not sure]
-    corrected = iter(holm(tested).tolist())
-    pairs = {
-        name: CorrectedComparison(c, 0.0 if sure else next(corrected))
-        for name, c, sure in zip(names, comparisons, is_sure, strict=True)
-    }
-    return Ranking(quantity, finals, pairs)
+    starts = {label: start_values(results, label, quantity) for label in order}
+    pairs = compare_pairs(finals, combinations(order, 2), quantity, starts)
+    return Ranking(quantity, finals, pairs, limits)
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class MeanRank:
-    """One method over the panels that have it.
+    """One method over several panels.
 
     Attributes:
         label: of the method.
-        rank: mean over the panels; 1 is best.
-        panels: how many have it.
+        rank: mean over the panels, among the methods that all panels have; 1 is best.
+        panels: how many there are.
         best: in how many it has the best mean.
         wins: significant wins over other methods, all panels together.
         losses: significant losses.
@@ -361,24 +743,34 @@ class MeanRank:
     losses: int
 
 
+def shared_labels(rankings: Sequence[Ranking]) -> tuple[str, ...]:
+    """The methods that all panels rank; none if they are fewer than three.
+
+    Ranks of panels with different methods are not comparable.
+    """
+    first, *rest = (ranking.labels for ranking in rankings)
+    shared = tuple(label for label in first if all(label in other for other in rest))
+    return shared if len(rankings) > 1 and len(shared) >= SHARED else ()
+
+
 def mean_ranks(rankings: Sequence[Ranking]) -> list[MeanRank]:
-    """Methods of two panels or more, best mean rank first."""
+    """The methods that all panels share, best mean rank first; none if below three."""
+    shared = shared_labels(rankings)
+    ranks = [ranking.ranks(shared) for ranking in rankings] if shared else []
     rows = []
-    for label in dict.fromkeys(k for ranking in rankings for k in ranking.labels):
-        panels = [ranking for ranking in rankings if label in ranking.finals]
-        groups = [ranking.by_verdict(label) for ranking in panels]
+    for label in shared:
+        groups = [ranking.by_verdict(label) for ranking in rankings]
         rows.append(
             MeanRank(
                 label,
-                float(np.mean([ranking.ranks[label] for ranking in panels])),
-                len(panels),
-                sum(label in ranking.best for ranking in panels),
+                float(np.mean([each[label] for each in ranks])),
+                len(rankings),
+                sum(label in ranking.best for ranking in rankings),
                 sum(len(group["better"]) for group in groups),
                 sum(len(group["worse"]) for group in groups),
             )
         )
-    several = [row for row in rows if row.panels > 1]
-    return sorted(several, key=lambda row: row.rank)
+    return sorted(rows, key=lambda row: row.rank)
 
 
 def friedman_p(rankings: Sequence[Ranking]) -> float | None:
@@ -387,13 +779,12 @@ def friedman_p(rankings: Sequence[Ranking]) -> float | None:
     By the methods that all panels share; None with fewer than two panels or three
     methods.
     """
-    first, *rest = (ranking.labels for ranking in rankings)
-    shared = [label for label in first if all(label in labels for labels in rest)]
-    if len(rankings) < 2 or len(shared) < 3:
+    shared = shared_labels(rankings)
+    if not shared:
         return None
     from scipy import stats  # noqa: PLC0415 - slow to import
 
-    ranks = [ranking.ranks for ranking in rankings]
+    ranks = [ranking.ranks(shared) for ranking in rankings]
     table = np.array([[each[label] for label in shared] for each in ranks])
     if (table == table[:, :1]).all():  # every panel is one tie
         return 1.0

@@ -2,16 +2,16 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 
 from hewfl.core.array_types import Float64
 from hewfl.core.validation import Array
-from hewfl.experiments.results import Results
+from hewfl.experiments.results import Results, measured
 from hewfl.experiments.spec import portable_table
-from hewfl.experiments.statistics import compare_finals, final_values
+from hewfl.experiments.statistics import RANKED, rank_methods
 from hewfl.server.trace import AVERAGED, RoundRecord
 
 _OF_MODELS = (
@@ -21,7 +21,6 @@ _OF_MODELS = (
 _AVERAGED = (f"{AVERAGED}{quantity}" for quantity in _OF_MODELS)
 QUANTITIES = (*_OF_MODELS, *_AVERAGED, "scalars", "paper_scalars")
 """Of a summary, where they were measured."""
-COMPARED = ("objective", "pooled", "test_accuracy")
 
 
 def summarise(results: Results) -> dict[str, Any]:
@@ -34,7 +33,7 @@ def summarise(results: Results) -> dict[str, Any]:
         "seeds": list(spec.seeds),
         "constants": list(results.constants),
         "methods": [_method(results, k) for k in range(len(spec.methods))],
-        "pairs": _pairs(results),
+        "pairs": all_pairs(results),
     }
 
 
@@ -58,6 +57,7 @@ def _method(results: Results, entry: int) -> dict[str, Any]:
     return {
         "label": method.label,
         "method": portable_table(results.spec)["methods"][entry]["method"],
+        "is_limit": method.label in results.yardsticks,
         "parameters": dict(method.parameters),
         "final": final,
         "mass_by_horizon": mass,
@@ -106,21 +106,15 @@ def _audit(results: Results, entry: int) -> dict[str, Any] | None:
     }
 
 
-def _pairs(results: Results) -> list[dict[str, Any]]:
-    """Every method against every later one, in the quantities of `COMPARED`."""
+def all_pairs(results: Results) -> list[dict[str, Any]]:
+    """Every method against every later one that is ranked, quantity by quantity."""
     pairs = []
-    for quantity in COMPARED:
-        if not any(results.measures(label, quantity) for label in results.labels):
-            continue
-        # once per method: a study has fifty methods and a thousand pairs
-        finals = {k: final_values(results, k, quantity) for k in results.labels}
-        for i, first in enumerate(results.labels):
-            for second in results.labels[i + 1 :]:
-                outcome = asdict(
-                    compare_finals(finals[first], finals[second], quantity)
-                )
-                names = {"first": first, "second": second, "quantity": quantity}
-                pairs.append(names | {k: _finite(v) for k, v in outcome.items()})
+    for quantity in measured(results, RANKED):
+        ranking = rank_methods(results, quantity)
+        labels = [label for label in results.labels if label in ranking.finals]
+        for first, second in combinations(labels, 2):
+            names = {"first": first, "second": second, "quantity": quantity}
+            pairs.append(names | ranking.compare(first, second).as_json())
     return pairs
 
 

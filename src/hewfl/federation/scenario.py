@@ -209,6 +209,17 @@ class FaultAssignment:
         """Whether some client changes its update."""
         return any(isinstance(f, UpdateFault) for f in self.faulty.values())
 
+    @property
+    def uncertified(self) -> str:
+        """Why a certificate that assumes honest clients is void; empty if it is not."""
+        if self.corrupts or self.attacks:
+            return "some updates are not the clients' own"
+        if len(self.evaluated_clients) < len(self.batches):
+            return "the objective leaves out some clients"
+        if any(isinstance(fault, HiddenBatches) for fault in self.scenario.faults):
+            return "batch sizes are not those declared"
+        return ""
+
     def trace_fields(self) -> dict[str, tuple[int, ...]]:
         """The scenario in the trace: who is faulty, who attacks, hidden batch sizes."""
         fields = {}

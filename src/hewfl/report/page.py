@@ -17,10 +17,10 @@ from pathlib import Path
 from hewfl.core.atomic import write_text
 from hewfl.core.validation import invalid
 from hewfl.experiments.method_spec import MethodSpec
-from hewfl.experiments.plots import measured, styles_of
-from hewfl.experiments.results import Results
+from hewfl.experiments.plots import styles_of
+from hewfl.experiments.results import Results, measured
 from hewfl.experiments.run_folder import Folder, read_partial_results
-from hewfl.experiments.statistics import rank_methods
+from hewfl.experiments.statistics import RANKED, rank_methods
 from hewfl.experiments.summary import summarise
 from hewfl.plotting import COLOURS
 from hewfl.report.page_data import Html, PageRun, page_data, tag, warning
@@ -29,8 +29,6 @@ from hewfl.version import __version__
 
 SCRIPTS = ("elements", "numbers", "plot", "curves", "weights", "export", "start")
 """Of the page, in the order in which they build on each other."""
-EVALUATED = ("objective", "pooled", "validation_accuracy", "test_accuracy")
-"""Quantities by which methods are ranked."""
 
 
 def write_report(
@@ -58,15 +56,16 @@ def write_report(
     if not folders:
         raise invalid("folders", "at least one run", "none")
     for quantity in targets or {}:
-        if quantity not in EVALUATED:
-            raise invalid("targets", f"of {', '.join(EVALUATED)}", repr(quantity))
+        if quantity not in RANKED:
+            raise invalid("targets", f"of {', '.join(RANKED)}", repr(quantity))
     is_done = all(folder.is_done for folder in folders)
     every = [(f, f.results if f.is_done else read_partial_results(f)) for f in folders]
     begun = [(folder, results) for folder, results in every if results is not None]
     methods: dict[str, MethodSpec] = {}
     for _, results in begun:  # one look for a label on the whole page
         methods |= {m.label: m for m in results.spec.methods if m.label not in methods}
-    styles = styles_of(tuple(methods.values()))
+    limits = [label for _, results in begun for label in results.yardsticks]
+    styles = styles_of(tuple(methods.values()), limits)
     runs = []
     for k, (folder, results) in enumerate(begun):
         summary = folder.summary if folder.is_done else summarise(results)
@@ -82,7 +81,7 @@ def write_report(
 
 def _evaluated(results: Results) -> list[str]:
     """Quantities with a ranking; the pooled objective only where it differs."""
-    names = measured(results, EVALUATED)
+    names = measured(results, RANKED)
     pairs = [
         (results.values(k, "objective"), results.values(k, "pooled"))
         for k in results.labels

@@ -12,7 +12,7 @@ import numpy as np
 
 from hewfl.core.array_types import Float64, Int64, UInt16
 from hewfl.core.validation import Array, Ints
-from hewfl.experiments.plots import QUANTITIES, Style, leaders, measured
+from hewfl.experiments.plots import QUANTITIES, Style, leaders
 from hewfl.experiments.results import (
     AXES,
     GAPS,
@@ -20,6 +20,7 @@ from hewfl.experiments.results import (
     Results,
     available_axes,
     mean_axis_values,
+    measured,
 )
 from hewfl.experiments.run_folder import Folder
 from hewfl.experiments.statistics import Ranking
@@ -98,7 +99,7 @@ class PageRun:
     number: int
 
     def name(self, label: str) -> Html:
-        """A method with its line before it."""
+        """A method with its line before it; a limit says so."""
         style = self.styles[label]
         dash = " ".join(f"{style.width * part:g}" for part in style.dash) or "none"
         look = {"stroke_width": f"{style.width}", "stroke_dasharray": dash}
@@ -112,7 +113,9 @@ class PageRun:
             aria_hidden="true",
             data_marker=style.marker,
         )
-        return join((swatch, label))
+        is_limit = label in self.results.yardsticks
+        note = (" ", tag("small", "limit")) if is_limit else ()
+        return join((swatch, label, *note))
 
     def final(self, label: str, quantity: str) -> str:
         """A method's quantity after the last round: mean ± deviation over seeds."""

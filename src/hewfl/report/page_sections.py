@@ -9,25 +9,31 @@ import numpy as np
 
 from hewfl.core.array_types import Float64
 from hewfl.core.atomic import read_json
+from hewfl.core.rounding import format_lower
 from hewfl.core.validation import Array
 from hewfl.errors import DataError
 from hewfl.experiments.candidates import Choice, Trials
-from hewfl.experiments.plots import QUANTITIES, is_hew, measured
+from hewfl.experiments.plots import QUANTITIES, is_hew
 from hewfl.experiments.results import (
     AXES,
     LARGER_IS_BETTER,
     available_axes,
     mean_axis_values,
+    measured,
 )
 from hewfl.experiments.spec import write_spec
 from hewfl.experiments.statistics import (
     LEVEL,
-    CorrectedComparison,
+    Comparison,
     Ranking,
     common_target,
+    detectable_text,
     friedman_p,
+    interval_text,
     mean_ranks,
+    reason_text,
     rounds_to_target,
+    seeds_text,
     short_number,
     target_text,
 )
@@ -180,13 +186,27 @@ def _certainty(s: Ranking) -> str:
     if len(next(iter(s.finals.values()))) < 2:
         return "one seed: nothing can be certain"
     if not others["undecided"]:
-        worst = max((s.compare(s.best[0], k).p for k in others["better"]), default=0.0)
-        return f"certain against all {count} others, p ≤ {max(worst, 1e-4):.1g}"
+        levels = [s.compare(s.best[0], k).corrected_p for k in others["better"]]
+        worst = _rounded_up(max(levels, default=0.0))
+        return f"certain against all {count} others, p ≤ {worst}"
     doubt = listed(others["undecided"], 4)
     return (
         f"certain against {len(others['better'])} of {count}; not distinguished from "
-        f"{doubt}"
+        f"{doubt}: {_shown(s, others['undecided'])}"
     )
+
+
+def _rounded_up(p: float) -> str:
+    """A p to one digit, never below it, and not below 0.0001."""
+    p = max(p, 1e-4)
+    unit = 10.0 ** math.floor(math.log10(p))
+    return f"{math.ceil(p / unit - 1e-9) * unit:.1g}"
+
+
+def _shown(s: Ranking, undecided: Sequence[str]) -> str:
+    """The least of the differences that would have been shown against all of these."""
+    pairs = [s.compare(s.best[0], k) for k in undecided]
+    return detectable_text(max(pairs, key=lambda c: c.detectable))
 
 
 def _costs(run: PageRun, s: Ranking) -> list[Html]:
@@ -221,12 +241,17 @@ WORDS = {"better": "▲ better", "worse": "▼ worse", "undecided": "? undecided
 """A verdict in a table. Undecided is a question: the data do not say, in no way that
 the two are equal."""
 _RULES = (
-    f"Differences are paired by seed. Intervals are {LEVEL:.0%} of Student's t, each "
-    "for itself; verdicts rest on p corrected by Holm over all pairs of methods of a "
-    "quantity. ▲ better and ▼ worse are certain in that sense. ? undecided says that "
-    "these seeds do not tell: the true difference may be anything in the interval, not "
-    "that the two are equal. All are compared after the same number of rounds, in "
-    "which some send more scalars than others."
+    "Methods are compared seed by seed: losses by their ratios, which are tested as "
+    "logarithms, accuracies (and losses of which one is not positive) by differences. "
+    f"Intervals are {LEVEL:.0%} of Student's t, each for itself; verdicts rest on p "
+    "corrected by Holm over all pairs of methods of a quantity. ▲ better and ▼ worse "
+    "are certain in that sense, or by divergence: a method that diverged, or ended "
+    "above its own start, is behind one that did not. ? undecided says that these "
+    "seeds do not tell, not that the two are equal; beside it stands what they would "
+    "have shown, in four cases of five. The exact p is that of all sign flips; with n "
+    "seeds it is at least 2/2ⁿ, so that few seeds cannot decide by it. Methods that "
+    "know the truth are limits: they have no rank and no verdict. All are compared "
+    "after the same number of rounds, in which some send more scalars than others."
 )
 
 
@@ -236,22 +261,22 @@ def baseline(run: PageRun) -> Html:
     tables = []
     for s in run.rankings.values():
         best = next((k for k in s.labels if k in rivals), None)
-        others = [label for label in run.results.labels if label != best]
+        others = [k for k in run.results.labels if k != best and k in s.finals]
         if best is None or not others or not math.isfinite(s.mean(best)):
             continue
         comparisons = {label: s.compare(label, best) for label in others}
         scale = _scale(comparisons.values())
         rows = [
-            [run.name(label), "0", "the same in every seed", "", "—", "= equal"]
+            [run.name(label), "the same in every seed", "", "", "—", "= equal"]
             if s.is_equal(label, best)
             else [run.name(label), *_difference(c, scale, run.styles[label].colour)]
             for label, c in comparisons.items()
         ]
-        better = "more" if s.quantity in LARGER_IS_BETTER else "less"
-        caption = f"{QUANTITIES[s.quantity]} minus that of {best}; {better} is better"
+        caption = f"{_compared(s)} that of {best}; {_better(s)} is better"
         if run.results.spec.evaluate_model == "averaged":
             caption += "; by the averaged model of methods that keep one"
-        head = ["method", "difference", "interval", "picture", "p", "verdict"]
+        what = "ratio" if _is_ratio(s) else "difference"
+        head = ["method", f"{what}, interval", "seeds", "picture", "p", "verdict"]
         tables.append(table(head, rows, caption))
     if not tables:
         return tag("p", "There is no baseline to compare with.")
@@ -278,26 +303,40 @@ def _matrix(run: PageRun, s: Ranking) -> Html:
         name = join((f"{k}  ", run.name(label)))
         cells = [_matrix_cell(s, label, other) for other in s.labels]
         rows.append([name, *cells])
-    better = "more" if s.quantity in LARGER_IS_BETTER else "less"
-    caption = f"{QUANTITIES[s.quantity]}: row minus column, best mean first; {better} "
-    caption += "is better; ▲ ▼ certain by Holm's correction, ? undecided, = the same "
-    caption += "in every seed"
+    how = "divided by" if _is_ratio(s) else "minus"
+    caption = f"{QUANTITIES[s.quantity]}: row {how} column, best mean first; "
+    caption += f"{_better(s)} is better; ▲ ▼ certain by Holm's correction, ? "
+    caption += "undecided, = the same in every seed"
     return table(head, rows, caption, css="matrix")
+
+
+def _is_ratio(s: Ranking) -> bool:
+    return any(c.is_ratio for c in s.pairs.values())
+
+
+def _better(s: Ranking) -> str:
+    return "more" if s.quantity in LARGER_IS_BETTER else "less"
+
+
+def _compared(s: Ranking) -> str:
+    return f"{QUANTITIES[s.quantity]} {'divided by' if _is_ratio(s) else 'minus'}"
 
 
 def _matrix_cell(s: Ranking, label: str, other: str) -> Html:
     if label == other:
         return tag("td", "·", class_="self")
     if s.is_equal(label, other):
-        return tag("td", "= 0", class_="equal", title="the same in every seed")
+        return tag("td", "=", class_="equal", title="the same in every seed")
     c = s.compare(label, other)
-    text = f"{WORDS[c.verdict][0]} {_signed(c.comparison.mean)}"
-    title = f"{label} against {other}: p = {c.p:.2g}"
+    text = f"{WORDS[c.verdict][0]} {_short(c)}"
+    title = f"{label} against {other}: {reason_text(c)}"
     return tag("td", text, class_=c.verdict, title=title)
 
 
-def _signed(value: float) -> str:
-    return f"{value:+.2g}" if math.isfinite(value) else "—"
+def _short(c: Comparison) -> str:
+    if not math.isfinite(c.mean):
+        return "—"
+    return f"{c.mean:.3g}" if c.is_ratio else f"{c.mean:+.2g}"
 
 
 def targets(run: PageRun, asked: Mapping[str, float]) -> Html:
@@ -335,18 +374,24 @@ def targets(run: PageRun, asked: Mapping[str, float]) -> Html:
     return join((tag("p", note, class_="note"), *tables))
 
 
-def _difference(c: CorrectedComparison, scale: float, colour: str) -> list[str]:
-    """A comparison as cells of a row: numbers, a small picture, a word."""
-    d = c.comparison
-    verdict = tag("span", WORDS[c.verdict], class_=c.verdict)
-    if not math.isfinite(d.high):
-        known = f"{d.mean:+.4g}" if d.seeds else "—"
-        why = "needs two seeds" if d.seeds else "no seed in common"
-        return [known, why, "", "—", verdict]
+def _difference(c: Comparison, scale: float, colour: str) -> list[str]:
+    """A comparison as cells of a row: numbers, seeds, a small picture, p, a word."""
+    verdict: str = tag("span", WORDS[c.verdict], class_=c.verdict)
+    if c.verdict == "undecided":
+        verdict = join((verdict, " ", tag("small", detectable_text(c))))
+    if c.reason:
+        verdict = join((verdict, " ", tag("small", c.reason)))
+    p = "—" if c.reason or c.seeds < 2 else f"{c.corrected_p:.2g}"
+    drawn = _picture(c, scale, colour) if math.isfinite(c.half) else ""
+    return [interval_text(c), seeds_text(c), drawn, p, verdict]
+
+
+def _picture(c: Comparison, scale: float, colour: str) -> Html:
+    """The interval, on a logarithmic axis if it is of ratios."""
     low, mean, high = (
-        90 + 85 * max(-1.0, min(1.0, v / scale)) for v in (d.low, d.mean, d.high)
+        90 + 85 * max(-1.0, min(1.0, v / scale)) for v in _on_axis(c, scale)
     )
-    picture = tag(
+    return tag(
         "svg",
         tag("line", x1=90, y1=0, x2=90, y2=16, class_="zero"),
         tag("line", x1=f"{low:.1f}", y1=8, x2=f"{high:.1f}", y2=8, class_="interval"),
@@ -355,16 +400,23 @@ def _difference(c: CorrectedComparison, scale: float, colour: str) -> list[str]:
         viewBox="0 0 180 16",
         aria_hidden="true",
     )
-    interval = f"[{d.low:+.3g}, {d.high:+.3g}]"
-    rounding = 1e-9 * (d.high - d.low)
-    shown = 0.0 if abs(d.mean) < rounding else d.mean
-    return [f"{shown:+.4g}", interval, picture, f"{c.p:.2g}", verdict]
 
 
-def _scale(comparisons: Iterable[CorrectedComparison]) -> float:
+def _on_axis(c: Comparison, far: float) -> list[float]:
+    """Ends and middle, as logarithms if they are ratios; what is not finite is far."""
+    if not c.is_ratio:
+        return [c.low, c.mean, c.high]
+    return [
+        -far if v == 0 else far if math.isinf(v) else math.log(v)
+        for v in (c.low, c.mean, c.high)
+    ]
+
+
+def _scale(comparisons: Iterable[Comparison]) -> float:
     """Half the width of the pictures: far outliers end at the border."""
-    ends = [max(abs(c.comparison.low), abs(c.comparison.high)) for c in comparisons]
-    finite = [end for end in ends if math.isfinite(end)]
+    known = [c for c in comparisons if math.isfinite(c.half)]
+    finite = [max(map(abs, _on_axis(c, math.inf))) for c in known]
+    finite = [end for end in finite if math.isfinite(end)]
     return min(max(finite), 3 * float(np.median(finite))) or 1.0 if finite else 1.0
 
 
@@ -540,6 +592,7 @@ def _best(run: PageRun, quantity: str) -> set[str]:
     """Methods whose mean is the best, or reads the same beside its deviation."""
     finals = {k: run.results.values(k, quantity)[:, -1] for k in run.results.labels}
     means = {k: float(v.mean()) for k, v in finals.items() if np.isfinite(v).all()}
+    means = {k: mean for k, mean in means.items() if k not in run.results.yardsticks}
     if not means:
         return set()
     top = (max if quantity in LARGER_IS_BETTER else min)(means, key=means.__getitem__)
@@ -602,13 +655,14 @@ def _audit(run: PageRun) -> Html:
 
 def _audit_sentence(method: Mapping[str, Any], L: str) -> Html:
     label, audit = method["label"], method["audit"]
-    checks, broken, slack = audit["checks"], audit["violations"], audit["least_slack"]
+    checks, broken = audit["checks"], audit["violations"]
+    slack = format_lower(audit["least_slack"])
     begin = f"The certificate of {label} was checked {checks} times, over all seeds,"
     if broken == 0:
-        text = f"{begin} and held every time; the least slack was {slack:.3g}."
+        text = f"{begin} and held every time; the least slack was {slack}."
         return tag("p", text)
     return warning(
-        f"{begin} and failed {broken} times; the least slack was {slack:.3g}. The "
+        f"{begin} and failed {broken} times; the least slack was {slack}. The "
         f"smoothness constant of this run is {L}: the certificate holds only if it is "
         "not too small."
     )

@@ -83,7 +83,7 @@ def is_finite(model: Float64[Array, " d"]) -> bool:
     return bool(np.isfinite(model).all())
 
 
-def finish_round(  # noqa: PLR0913 - six are switches
+def finish_round(  # noqa: PLR0913 - seven are switches
     entry: Entry,
     state: ServerState,
     round_: Round,
@@ -94,7 +94,7 @@ def finish_round(  # noqa: PLR0913 - six are switches
     with_move: bool = False,
     whole_state: bool = False,
     strict: bool = False,
-    void: str = "",
+    uncertified: str = "",
 ) -> Outcome:
     """Decide, and step.
 
@@ -109,7 +109,8 @@ def finish_round(  # noqa: PLR0913 - six are switches
         whole_state: whether to check the algorithm's next state for NaN.
         strict: whether a broken contract is an error, as in a simulation, and not a
             refused round, as in a job that should continue.
-        void: why no certificate holds in this round, if none does.
+        uncertified: why a certificate of the algorithm is not about this round, where
+            the caller knows that it is not.
 
     Raises:
         RuleError: only if `strict`: naming entry, round and rule.
@@ -152,7 +153,8 @@ def finish_round(  # noqa: PLR0913 - six are switches
     if search is not None and state.scale is not None:
         new = replace(new, scale=state.scale * search.step_size_factor)
         observed |= search.observations(state.scale)
-    status = _status(decision, server_step, void)
+    decision = _with_valid_certificate(decision, server_step, uncertified)
+    status = "; ".join(filter(None, (decision.status, decision.certificate)))
     return Outcome(new, "ok", status, decision, move, terms, observed)
 
 
@@ -181,16 +183,16 @@ def _search(
     return fit_line_search(server_step, decision.weights, losses)
 
 
-def _status(decision: Decision, server_step: ServerStep, void: str) -> str:
-    """The status, with the certificate where it is about the step taken."""
-    if not decision.certificate:
-        return decision.status
-    certificate = decision.certificate
-    if not server_step.is_plain:
-        certificate = "no certificate: it is not about this server step"
-    if void:
-        certificate = f"no certificate: {void}"
-    return f"{decision.status}; {certificate}"
+def _with_valid_certificate(
+    decision: Decision, server_step: ServerStep, uncertified: str
+) -> Decision:
+    """The decision; where its certificate is not about this round, the reason."""
+    why = uncertified
+    if not (why or server_step.is_plain):
+        why = "it is not about this server step"
+    if not (why and decision.certificate):
+        return decision
+    return replace(decision, certificate=f"no certificate: {why}")
 
 
 def _has_nan(state: Any) -> bool:

@@ -519,7 +519,7 @@ def finish_entry(
             losses_along=_losses_along(setting, round_, entry),
             with_move=len(observers) > 0,
             strict=True,
-            void="some clients are faulty" if setting.faults.faulty else "",
+            uncertified=_uncertified(setting, excluded),
         )
     if outcome.kind == "rejected":
         numbers, why = dict(outcome.observed), f"rejected: {outcome.status}"
@@ -554,6 +554,13 @@ def finish_entry(
         excluded,
         observed,
     )
+
+
+def _uncertified(setting: Setting, excluded: tuple[int, ...]) -> str:
+    """Why this simulation knows that a certificate is not about the round."""
+    if setting.faults.uncertified or not excluded:
+        return setting.faults.uncertified
+    return "who takes part depends on minibatches: some updates were not finite"
 
 
 def _losses_along(

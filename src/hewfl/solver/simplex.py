@@ -99,12 +99,27 @@ def solve_gram(products: RoundProducts, curvature: float) -> SimplexSolution:
     """
     stack = stack_problems(products.gram, products.linear, curvature)
     solution = _solve(replace(stack, tolerance=np.inf)).unstack(())
-    return replace(
-        solution,
-        value=np.asarray(np.ldexp(solution.value + products.offset, products.exponent)),
-        gap=np.asarray(np.ldexp(solution.gap, products.exponent)),
-        multipliers=np.ldexp(solution.multipliers, products.exponent),
-    )
+    value = np.asarray(solution.value + products.offset)
+    return in_given_units(replace(solution, value=value), products.exponent)
+
+
+def in_given_units(solution: SimplexSolution, exponent: int) -> SimplexSolution:
+    """A solution in units of 2^exponent as one in the units of the data.
+
+    Raises:
+        InvalidInputError: its value or a multiplier is beyond the range of float64.
+    """
+    with np.errstate(over="ignore"):
+        value, gap = (
+            np.asarray(np.ldexp(x, exponent)) for x in (solution.value, solution.gap)
+        )
+        multipliers = np.ldexp(solution.multipliers, exponent)
+    if not (np.isfinite(value) and np.isfinite(gap) and np.isfinite(multipliers).all()):
+        size = max(abs(float(solution.value)), float(solution.multipliers.max()))
+        rule = "so short that products times the curvature stay below 1.8e308"
+        power = np.log10(size) + exponent * np.log10(2.0)
+        raise invalid("displacements", rule, f"products near 1e{power:.0f}")
+    return replace(solution, value=value, gap=gap, multipliers=multipliers)
 
 
 @final

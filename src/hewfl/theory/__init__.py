@@ -1,33 +1,25 @@
 """The paper's statements as functions: bounds, with the conditions that make them true.
 
-**Inputs and results.** `System` (`system_of` the solvers' records) holds L, R and the
-constants of the clients, `Case` what else is known, `PostLocal` the controls ϑ and Λ.
-A `Rate` or `Bound` is a number with its `Hypothesis` records; a `Recursion` holds the
-coefficients of a family of theorems and computes its `Trajectory` and its closed rate.
+**Inputs.** `System` holds L, R and the constants of the clients, `Case` what else is
+known of a federation.
 
-**Theorems**, with the paper's sections and appendices:
+**Statements.**
 
-    situation, one_step, advantage, largest_descent_amplitude   one round (3, B)
-    surrogate_system, surrogate_under                controls of a whole run (B, C)
-    comparator_coefficients                          fixed controls, convex (B, C)
-    uniform_coefficients                             uniform weights (3, C)
-    pl_rate                                          the same under the PL condition
-    higher_order, best_iterate_rate                  similar Hessians (3, C)
-    pathwise_bound, is_homogeneous                   Algorithms 2 and 3, any path (D)
-    heterogeneous_coefficients                       Algorithm 2 in expectation (D)
-    homogeneous_coefficients, homogeneous_pl_rate    Algorithm 3 in expectation (D)
-    noise_optimal, best_comparator                   weights of least noise
-    communication                                    numbers sent in a round (H)
-    scalar_rate, linear_rate                         the two scalar lemmas (A)
+    theorem, theorems        every statement about many rounds, by label or word
+    one_step, situation      one round of Algorithm 1 (th:predictive-majorant)
+    pathwise_bound           Algorithms 2 and 3, any path (th:realized-het-one-step)
+    surrogate                the controls of a whole run (th:sur-system)
+    noise_optimal            weights of least noise (eq:realized-het-positive-v)
 
-**Decisions.**
+`theorem` returns a `Recursion`; its `rate` is a `Rate`, its `trajectory` a
+`Trajectory`, and each has the `Hypothesis` records that make it true. A hypothesis that
+fails makes a number NaN where it is undefined; bad input raises.
 
-    certify, Certificate, Guarantee                  every theorem for one federation
-    THEOREMS, theorem_curve, Curve                   one theorem over the rounds
-    design, Design, rounds_to, certified_amplitudes  the amplitude for a target
-    improvements, Improvement                        the guarantee after one change
+**Decisions.** `certify` evaluates every statement for one federation, `design` gives
+the amplitude for a target, `improvements` the guarantee after one change.
 
-`hewfl.theory.appendix` holds the lemmas and Appendices E, G and H.
+The modules hold what these are made of. `hewfl.theory.appendix` holds the lemmas and
+Appendices E, G and H.
 
 **Symbols.** Functions do not repeat what is said here. All of them broadcast over
 configurations, of shape (*c); where a statement is about clients, they are the last
@@ -61,45 +53,20 @@ E-33 and T1 to T8 are the departures that PAPER.md lists. An argument that is ou
 range, or does not broadcast, raises `InvalidInputError`; docstrings name other causes.
 """
 
-from hewfl.theory.appendix.surrogate import surrogate_system, surrogate_under
-from hewfl.theory.certificates import Certificate, Guarantee, certify
-from hewfl.theory.comparators import comparator_coefficients
-from hewfl.theory.designer import Design, certified_amplitudes, design
-from hewfl.theory.heterogeneous import heterogeneous_coefficients
-from hewfl.theory.homogeneous import (
-    PostLocal,
-    homogeneous_coefficients,
-    homogeneous_pl_rate,
-    pathwise_bound,
-)
-from hewfl.theory.noise import best_comparator, noise_optimal
-from hewfl.theory.one_step_bound import (
-    advantage,
-    largest_descent_amplitude,
-    one_step,
-    situation,
-)
-from hewfl.theory.pl import pl_rate
+from hewfl.theory.appendix.surrogate_controls import surrogate
+from hewfl.theory.certificates import certify
+from hewfl.theory.designer import design
+from hewfl.theory.homogeneous import pathwise_bound
+from hewfl.theory.noise import noise_optimal
+from hewfl.theory.one_step_bound import one_step, situation
 from hewfl.theory.recursion import Recursion, Trajectory
-from hewfl.theory.round_costs import communication
-from hewfl.theory.rounds_to_target import rounds_to
-from hewfl.theory.scalar import linear_rate, scalar_rate
-from hewfl.theory.sensitivity import Improvement, improvements
-from hewfl.theory.similar_hessians import best_iterate_rate, higher_order
-from hewfl.theory.statement import Bound, Hypothesis, Rate
-from hewfl.theory.systems import Case, System, is_homogeneous, system_of
-from hewfl.theory.theorems import THEOREMS, Curve, theorem_curve
-from hewfl.theory.uniform_controller import uniform_coefficients
+from hewfl.theory.sensitivity import improvements
+from hewfl.theory.statement import Hypothesis, Rate
+from hewfl.theory.systems import Case, System
+from hewfl.theory.theorem_table import theorem, theorems
 
 __all__ = [
-    "THEOREMS", "Bound", "Case", "Certificate", "Curve", "Design", "Guarantee",
-    "Hypothesis", "Improvement", "PostLocal", "Rate", "Recursion", "System",
-    "Trajectory", "advantage", "best_comparator", "best_iterate_rate",
-    "certified_amplitudes", "certify", "communication", "comparator_coefficients",
-    "design", "heterogeneous_coefficients", "higher_order",
-    "homogeneous_coefficients", "homogeneous_pl_rate", "improvements",
-    "is_homogeneous", "largest_descent_amplitude", "linear_rate", "noise_optimal",
-    "one_step", "pathwise_bound", "pl_rate", "rounds_to", "scalar_rate", "situation",
-    "surrogate_system", "surrogate_under", "system_of", "theorem_curve",
-    "uniform_coefficients",
+    "Case", "Hypothesis", "Rate", "Recursion", "System", "Trajectory", "certify",
+    "design", "improvements", "noise_optimal", "one_step", "pathwise_bound",
+    "situation", "surrogate", "theorem", "theorems",
 ]  # fmt: skip

@@ -16,6 +16,7 @@ from hewfl.control.certificate import VARIANTS, Variant
 from hewfl.core.array_types import Bool, Float64
 from hewfl.core.broadcasting import broadcasting
 from hewfl.core.validation import Array, ArrayLike, Mask, Reals, as_float64, invalid
+from hewfl.theory.absent_clients import LABEL, absent_clients, best_absent_clients
 from hewfl.theory.designer import Design, design_and_range
 from hewfl.theory.heterogeneous import heterogeneous_noise
 from hewfl.theory.homogeneous import PostLocal
@@ -33,7 +34,7 @@ from hewfl.theory.round_costs import Algorithm, communication
 from hewfl.theory.rounds_to_target import rounds_needed, single_trajectory
 from hewfl.theory.statement import Hypothesis, all_hold
 from hewfl.theory.systems import Case, coarsen, group_clients
-from hewfl.theory.theorems import FORMS, THEOREMS, Form, Theorem, theorem_curve
+from hewfl.theory.theorem_table import FORMS, THEOREMS, Form, Theorem, theorem_curve
 
 MOST_ITERATED = 10_000
 """Recursions are iterated up to so many rounds; closed bounds have no limit."""
@@ -232,8 +233,7 @@ def certify(
     goal = as_float64("target", share if target is None else target)
     if amplitude is not None and curvature is None:
         curvature = 2 * case.system.L
-    kinds = coarsen(group_clients(case.system), MOST_KINDS)
-    few = replace(case, system=kinds, tracking=case.start[1])
+    few = _grouped(case)
     known = [theorem for theorem in THEOREMS.values() if not theorem.missing(case)]
     guarantees = tuple(
         _guarantee(theorem, few, (goal, rounds), (amplitude, curvature), variant)
@@ -242,6 +242,13 @@ def certify(
         if variant in theorem.variants
     )
     certified = [v for v in VARIANTS if v in variants] or [VARIANTS[0]]
+    given = 0.0 if amplitude is None else amplitude
+    several = case.system.cap.ndim or goal.ndim or np.ndim(given)
+    if case.is_partial and not several:
+        guarantees += tuple(
+            partial_guarantee(case, float(goal), rounds, amplitude, v)
+            for v in certified
+        )
     missing = ((t.label, t.missing(case)) for t in THEOREMS.values())
     return Certificate(
         case=case,
@@ -253,6 +260,21 @@ def certify(
         communication=_communication(case, guarantees),
         not_evaluated=tuple((label, names) for label, names in missing if names),
         participation=_participation(case),
+    )
+
+
+def _grouped(case: Case) -> Case:
+    """The case with few kinds of client and one number of participants."""
+    kinds, active = coarsen(group_clients(case.system), MOST_KINDS), case.active
+    if case.rotation is not None:
+        active = max(1, min(map(len, case.rotation)))
+    return replace(
+        case,
+        system=kinds,
+        tracking=case.start[1],
+        active=active,
+        rotation=None,
+        absence=None,
     )
 
 
@@ -301,6 +323,79 @@ def _guarantee(
         design=best,
         hypotheses=rate.hypotheses,
     )
+
+
+def partial_guarantee(
+    case: Case,
+    target: float,
+    rounds: int,
+    amplitude: ArrayLike | None,
+    variant: Variant,
+) -> Guarantee:
+    """Algorithm 1's bound where not all clients take part (th:sur-system, E-19).
+
+    There is no closed form: `value` and the closed rounds are NaN. `floor` is the
+    lowest bound met in the rounds that are iterated.
+    """
+    theta, largest, least = _partial_amplitude(case, target, amplitude, variant)
+    bound = absent_clients(case, theta, variant=variant)
+    holds = bool(all_hold(bound.hypotheses))
+    needed, lowest = bound.lowest(target)
+    _, floor = bound.lowest(0.0)
+    if not holds:
+        needed = floor = lowest = np.inf
+    nan, cap = np.asarray(np.nan), float(case.system.cap)
+    needs = np.asarray(needed)
+    curvature = np.asarray(2 * case.system.L)
+    best = Design(
+        LABEL,
+        variant,
+        amplitude=np.asarray(theta),
+        curvature=curvature,
+        rounds=needs,
+        value=np.asarray(lowest),
+        floor=np.asarray(floor),
+        least_target=np.asarray(min(least, floor)),
+        certified=np.asarray(np.isfinite(needed)),
+        hypotheses=bound.hypotheses,
+    )
+    iterated = holds and rounds <= MOST_ITERATED
+    return Guarantee(
+        LABEL,
+        "control",
+        "Algorithm 1 with θ̄ = ϑ, absent clients",
+        "Convex objective, predicted weights, absent clients: tracking errors grow "
+        "until a client returns",
+        "weights and amplitudes that Algorithm 1 computes before each round, none "
+        "above ϑ",
+        "the last iterate",
+        variant,
+        amplitude=np.asarray(theta),
+        curvature=curvature,
+        value=nan,
+        iterated=np.asarray(bound.after(rounds)) if iterated else nan,
+        floor=np.asarray(floor),
+        closed_floor=nan,
+        vacuous=np.asarray(floor >= cap),
+        rounds_to_target=needs,
+        closed_rounds=nan,
+        iterated_rounds=needs,
+        amplitudes=(np.asarray(0.0), np.asarray(largest)),
+        design=best,
+        hypotheses=bound.hypotheses,
+    )
+
+
+def _partial_amplitude(
+    case: Case, target: float, amplitude: ArrayLike | None, variant: Variant
+) -> tuple[float, float, float]:
+    """The amplitude to use, the largest of use, and the lowest bound of the search."""
+    if amplitude is None:
+        return best_absent_clients(case, target, variant=variant)
+    theta = float(np.asarray(amplitude))
+    bound = absent_clients(case, theta, variant=variant)
+    lowest = bound.lowest(0.0)[1] if all_hold(bound.hypotheses) else np.inf
+    return theta, theta if lowest < bound.cap else 0.0, lowest
 
 
 def _last_bound(recursion: Recursion, start: State, rounds: int) -> Array:
@@ -373,10 +468,15 @@ def _communication(
 
 
 def _participation(case: Case) -> str:
-    n, active = case.system.n, case.participants
-    if active == n:
+    n, active, rotation = case.system.n, case.participants, case.rotation
+    if not case.is_partial:
         return f"All {n:,} clients take part."
+    if rotation is not None:
+        who = f"The clients of each round are given, for {len(rotation):,} rounds"
+    else:
+        limit = "for ever" if case.absence is None else f"{case.absence:,} in a row"
+        who = f"{active:,} of {n:,} clients take part, rounds of absence: {limit}"
     return (
-        f"{active:,} of {n:,} clients take part; bounds over several rounds need full "
-        "participation (erratum E-19)."
+        f"{who}: over several rounds only Algorithm 1 has a bound, with tracking "
+        "errors that grow while a client is absent (erratum E-19)."
     )

@@ -21,9 +21,10 @@ from hewfl.control.certificate import (
     variance_bound,
 )
 from hewfl.control.tracking import predictable_tracking
+from hewfl.core.array_types import Float64
 from hewfl.core.broadcasting import broadcasting
 from hewfl.core.validation import Array, ArrayLike, Reals, invalid, nonnegatives
-from hewfl.theory.noise import simplex_weights
+from hewfl.theory.noise import best_comparator, simplex_weights
 from hewfl.theory.one_step_bound import situation
 from hewfl.theory.recursion import Recursion
 from hewfl.theory.statement import Hypothesis, at_most
@@ -98,6 +99,16 @@ def comparator_coefficients(
             *((at_most("θ ≤ ln(4)/2", largest, np.log(4) / 2),) if printed else ()),
         ),
     )
+
+
+def least_noise_weights(
+    system: System, theta: Array, variant: Variant
+) -> Float64[Array, "... n"]:
+    """The weights with the least δ of th:sur-cvx at amplitudes θ."""
+    at = situation(system, 0, 0)
+    linear = mean_penalty(theta, at, variant)
+    quadratic: Array = system.L[..., None] / 2 * variance_bound(theta, at, variant)
+    return best_comparator(linear, quadratic / system.multiplicity)
 
 
 def tracking_hypothesis(

@@ -23,7 +23,7 @@ from hewfl.theory.rounds_to_target import (
 )
 from hewfl.theory.statement import Hypothesis
 from hewfl.theory.systems import Case, coarsen, group_clients
-from hewfl.theory.theorems import Curve, Form, Theorem, find_theorem, theorem_curve
+from hewfl.theory.theorem_table import Curve, Form, Theorem, find_theorem, theorem_curve
 
 SEARCHED = (1e-12, 1.0)
 """Amplitudes that are searched; no statement holds beyond the upper end (E-03)."""

@@ -208,20 +208,13 @@ def homogeneous_pl_rate(
         printed: the paper's closed form.
 
     Returns:
-        The rate; vacuous where its floor is at f̄ or above. Among several
-        configurations it is NaN where ρ ≤ 0.
-
-    Raises:
-        InvalidInputError: ρ ≤ 0 in the only configuration, so that nothing contracts
-            (eq:realized-hom-rho).
+        The rate; vacuous where its floor is at f̄ or above, NaN where ρ ≤ 0: nothing
+        contracts there (eq:realized-hom-rho).
     """
     k, g = coefficients, nonnegatives("start", start)
     mu = positives("pl_constant", pl_constant)
     rho = k.contraction(mu)
     falls = below("0 < ρ", 0.0, rho)
-    if not rho.ndim and rho <= 0:
-        rule = "large enough for ρ = μϑ/(2L) − β > 0, or ϑ small enough"
-        raise invalid("pl_constant", rule, f"ρ = {rho}")
     rho = np.where(falls.holds, rho, 1.0)  # a stand-in: `mask_undefined` removes it
     delta = k.noise + validate_solver_gap(solver_gap)
     rate = linear_rate(g, rho, delta, rounds)

@@ -9,13 +9,16 @@ iterates it. `Recursion.rate` is the closed bound of its scalar form
 u⁺ ≤ u − a u² + β u + d.
 """
 
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
 from hewfl.control.tracking import Tracking, tracking_cap
 from hewfl.core.array_types import Bool, Float64
+from hewfl.core.rounding import format_lower, format_upper
 from hewfl.core.validation import (
     Array,
     ArrayLike,
@@ -37,10 +40,27 @@ else:  # run-time type checks pass other values on to `one_whole` and its error
     Whole = Any
 _ABOUT_FLOOR = ("2am ≤ 1 + β", "a ≤ 1")
 """Hypotheses that compare numbers of the floor, which exist only where it does."""
+_LETTERS = ("a", r"\beta", r"\gamma", r"\delta", r"\bar f", "A", "B", "C")
+_LATEX = {
+    "≤": r"\le ",
+    "≥": r"\ge ",
+    "θ": r"\theta ",
+    "ϑ": r"\vartheta ",
+    "Λ": r"\Lambda ",
+    "β": r"\beta ",
+    "γ": r"\gamma ",
+    "μ": r"\mu ",
+    "ρ": r"\rho ",
+    "²": "^2",
+    "₀": "_0",
+    "Σ": r"\sum ",
+}
 NO_TRACKING = Tracking(np.zeros(()), np.zeros(()), np.zeros(()))
 """A = B = C = 0, for rules that use no control variates."""
 State = tuple[ArrayLike, ArrayLike]
 """Bounds on gap and tracking error: (u, χ), (U, Q) or (g, q)."""
+Closed = Callable[[State, ArrayLike, ArrayLike], Rate]
+"""A closed rate as a function of (start, T, ε)."""
 
 
 @final
@@ -67,7 +87,8 @@ class Recursion:
     All have shape (*c), or (rounds, *c) for a schedule.
 
     Examples:
-        >>> from hewfl.theory import PostLocal, System, homogeneous_coefficients
+        >>> from hewfl.theory import System
+        >>> from hewfl.theory.homogeneous import PostLocal, homogeneous_coefficients
         >>> system = System(1.0, 1.0, [1] * 10, 1, 0.0)
         >>> controls = PostLocal(0.25, 2.0)
         >>> k = homogeneous_coefficients(system, controls, variant="sharp")
@@ -88,6 +109,7 @@ class Recursion:
             has none.
         comparator: the fixed weights the round is compared with, clients last; None
             where they are uniform.
+        closed: the closed rate from (start, T, ε), where it is not that of lem:scalar.
     """
 
     label: str
@@ -101,6 +123,42 @@ class Recursion:
     flows: bool = False
     slope: Reals | None = None
     comparator: Float64[Array, "... n"] | None = None
+    closed: Closed | None = field(default=None, repr=False)
+
+    @property
+    def a(self) -> Reals:
+        """a, the descent."""
+        return self.descent
+
+    @property
+    def beta(self) -> Reals:
+        """β, the growth; −a of the contraction under the PL condition."""
+        return self.growth
+
+    @property
+    def gamma(self) -> Reals:
+        """γ, the cost of a unit of tracking error."""
+        return self.staleness
+
+    @property
+    def delta(self) -> Reals:
+        """δ, the noise."""
+        return self.noise
+
+    @property
+    def A(self) -> Reals:  # noqa: N802 - the paper's letter
+        """A of q⁺ = A + B g + C q."""
+        return self.tracking.noise
+
+    @property
+    def B(self) -> Reals:  # noqa: N802 - the paper's letter
+        """B of q⁺ = A + B g + C q."""
+        return self.tracking.gap
+
+    @property
+    def C(self) -> Reals:  # noqa: N802 - the paper's letter
+        """C of q⁺ = A + B g + C q."""
+        return self.tracking.tracking
 
     @property
     def cap(self) -> Reals:
@@ -173,12 +231,7 @@ class Recursion:
 
         Returns:
             (a, β, d) with d = γ q̄ + δ + ε. Where γ = 0 the tracking error costs
-            nothing and needs no cap. Among several configurations, d is NaN where
-            C ≥ 1.
-
-        Raises:
-            InvalidInputError: C ≥ 1 in the only configuration, so that q has no cap
-                (erratum E-04).
+            nothing and needs no cap. d is NaN where q has none, C ≥ 1 (E-04).
         """
         stale = capped_tracking_cost(self.staleness, self.tracking, tracking, self.cap)
         d = np.asarray(stale + self.noise + validate_solver_gap(solver_gap))
@@ -208,14 +261,12 @@ class Recursion:
             printed: the paper's closed form.
 
         Returns:
-            The rate, under `label`; vacuous where its floor is at f̄ or above. Among
-            several configurations it is NaN where it is undefined, and the hypothesis
-            that fails says why.
-
-        Raises:
-            InvalidInputError: the only configuration has C ≥ 1 and γ > 0, so that q
-                has no cap (erratum E-04), or a ≤ 0.
+            The rate, under `label`; vacuous where its floor is at f̄ or above. It is NaN
+            where it is undefined, a ≤ 0, or C ≥ 1 and γ > 0, and the hypothesis that
+            fails says so.
         """
+        if self.closed is not None:
+            return self.closed(start, rounds, solver_gap)
         u, q, start_met = validate_start(start, self.cap)
         scalar = self.scalar_form(q, solver_gap)
         rate = convex_rate(scalar, self.cap, u, rounds, printed=printed)
@@ -276,24 +327,65 @@ class Recursion:
         stale = np.where(self.staleness > 0, self.staleness * tracking, 0.0)
         return np.asarray(fall - self.growth * u - stale - self.noise)
 
-    def contraction(self, pl_constant: ArrayLike) -> Reals:
+    def contraction(self, pl_constant: ArrayLike | None = None) -> Reals:
         """The factor a = 2μσ − β of g⁺ ≤ (1 − a) g + γ q + δ under the PL condition.
 
         For Algorithm 3 it is ρ of eq:realized-hom-PL-rec.
 
         Args:
-            pl_constant: μ > 0.
+            pl_constant: μ > 0; left out for a statement about PL, which has it.
 
         Returns:
             a, not positive where nothing contracts.
 
         Raises:
-            InvalidInputError: μ ≤ 0, or a recursion without σ.
+            InvalidInputError: μ ≤ 0 or missing, or a recursion without σ.
         """
+        if pl_constant is None:
+            if (self.descent != 0).any():
+                raise invalid("pl_constant", f"given for {self.label}", None)
+            return np.asarray(-self.growth)
         mu = positives("pl_constant", pl_constant)
         if self.slope is None:
             raise invalid("recursion", "one that states σ", "none")
         return np.asarray(2 * mu * self.slope - self.growth)
+
+    def latex(self) -> str:
+        """The recursion in LaTeX: symbols, numbers, and hypotheses with both sides.
+
+        Coefficients are rounded outward: a down, all others up.
+
+        Returns:
+            An `align*` environment for amsmath.
+
+        Raises:
+            InvalidInputError: several configurations at once.
+        """
+        sides = [x for h in self.hypotheses for x in (h.left, h.right)]
+        if any(np.size(x) != 1 for x in (*self.coefficients, *sides)):
+            raise invalid("recursion", "of one configuration", "several")
+        numbers = [float(x.item()) for x in self.coefficients]
+        fall = r"\frac{g}{1 + a g}" if self.flows else "g - a g^2"
+        lines = [
+            rf"g_{{t+1}} &\le \min\{{\bar f,\ {fall} + \beta g + \gamma q + \delta\}},",
+            r"q_{t+1} &\le A + B g + C q,",
+        ]
+        named = list(zip(_LETTERS, numbers, strict=True))
+        if self.tracking is NO_TRACKING:
+            lines[0] = lines[0].replace(r" + \gamma q", "")
+            del lines[1]
+            named = [(x, y) for x, y in named if x not in (r"\gamma", "A", "B", "C")]
+        for letter, number in named:
+            text = format_lower(number) if letter == "a" else format_upper(number)
+            lines.append(f"{letter} &= {_latex_number(text)},")
+        for h in self.hypotheses:
+            relation = "<" if "<" in h.name else r"\le"
+            sign = relation if h.holds.all() else rf"\not{relation}"
+            left, right = (_latex_number(repr(x.item())) for x in (h.left, h.right))
+            sides_ = f"{left} {sign} {right}"
+            lines.append(rf"{_latex_name(h.name)} &\colon\quad {sides_},")
+        body = " \\\\\n".join(lines).removesuffix(",") + "."
+        return f"\\begin{{align*}}\n{body}\n\\end{{align*}}"
 
     def _step(
         self, coefficients: tuple[Any, ...], state: tuple[Array, Array], eps: Array
@@ -314,6 +406,22 @@ class Recursion:
         return np.asarray(np.minimum(cap, after)), np.asarray(following)
 
 
+def _latex_number(text: str) -> str:
+    """A printed number in LaTeX."""
+    if "inf" in text:
+        return text.replace("inf", r"\infty")
+    mantissa, _, exponent = text.partition("e")
+    return rf"{mantissa} \cdot 10^{{{int(exponent)}}}" if exponent else mantissa
+
+
+def _latex_name(name: str) -> str:
+    """The name of a hypothesis in LaTeX: symbols as such, words as text."""
+    if re.search("[a-z]{3}", name):
+        return rf"\text{{{name}}}"
+    name = name.replace("θ̄", r"\bar\theta ").replace("f̄", r"\bar f ")
+    return re.sub("√([0-9])", r"\\sqrt{\1}", "".join(_LATEX.get(c, c) for c in name))
+
+
 def convex_rate(
     scalar: tuple[Array, Array, Array],
     cap: Reals,
@@ -325,14 +433,13 @@ def convex_rate(
     """The rate of u⁺ ≤ u − a u² + β u + d for (a, β, d), beside the cap f̄ (lem:scalar).
 
     Always to the positive root m: smaller solutions of the paper's conditions are no
-    floors (erratum E-07). Vacuous where m ≥ f̄ (E-09). Among several configurations it
-    is NaN where d is, or where a ≤ 0; a single one with a ≤ 0 raises an error.
+    floors (erratum E-07). Vacuous where m ≥ f̄ (E-09). NaN where d is, or a ≤ 0.
     """
     a, beta, d = np.broadcast_arrays(*scalar)
     falls = below("0 < a", 0.0, a)
     met = np.asarray(falls.holds & ~np.isnan(d))
-    if a.ndim:  # stand-ins where nothing is defined; `mask_undefined` removes them
-        a, d = np.where(falls.holds, a, 1.0), np.where(met, d, 0.0)
+    # stand-ins where nothing is defined; `mask_undefined` removes them
+    a, d = np.where(falls.holds, a, 1.0), np.where(met, d, 0.0)
     rate = scalar_rate(start, a, beta, d, rounds)
     if printed:
         # am² ≥ βm + d is met with equality at the root: not left to rounding
@@ -348,14 +455,9 @@ def convex_rate(
 def capped_tracking_cost(
     staleness: Reals, tracking: Tracking, start: ArrayLike, cap: Reals
 ) -> Reals:
-    """The cost γ q̄ of a tracking error at its cap: 0 where γ = 0, NaN where C ≥ 1.
-
-    A single configuration with C ≥ 1 and γ > 0 raises an error (E-04).
-    """
+    """The cost γ q̄ of a tracking error at its cap: 0 where γ = 0, NaN where C ≥ 1."""
     C, costs = tracking.tracking, staleness > 0
     unbounded = np.asarray(costs & (C >= 1))
-    if not unbounded.ndim and costs:
-        return np.asarray(staleness * tracking_cap(tracking, start, cap))
     steady = replace(tracking, tracking=np.where(costs & (C < 1), C, 0.0))
     cost = np.where(costs, staleness * tracking_cap(steady, start, cap), 0.0)
     return np.where(unbounded, np.nan, cost)

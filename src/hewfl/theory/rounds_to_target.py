@@ -17,7 +17,7 @@ from hewfl.core.broadcasting import broadcasting
 from hewfl.core.validation import Array, ArrayLike, Reals, positives, wholes
 from hewfl.theory.recursion import Recursion, State, one_whole, validate_start
 from hewfl.theory.statement import Rate
-from hewfl.theory.theorems import Curve
+from hewfl.theory.theorem_table import Curve
 
 MOST_ROUNDS = 2.0**48
 """More rounds than this count as infinitely many."""
@@ -92,7 +92,7 @@ def rounds_to(
         `MOST_ROUNDS` do not suffice.
 
     Examples:
-        >>> from hewfl.theory import linear_rate
+        >>> from hewfl.theory.scalar import linear_rate
         >>> float(rounds_to(lambda T: linear_rate(1.0, 0.5, 0.0, T), 0.1))
         4.0
     """

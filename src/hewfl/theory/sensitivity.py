@@ -10,14 +10,15 @@ from typing import final
 
 import numpy as np
 
+from hewfl.control.certificate import VARIANTS
 from hewfl.core.broadcasting import broadcasting
 from hewfl.core.validation import ArrayLike, invalid, positives
-from hewfl.theory.certificates import MOST_KINDS
+from hewfl.theory.certificates import MOST_KINDS, partial_guarantee
 from hewfl.theory.designer import design, fewest_rounds
 from hewfl.theory.homogeneous import PostLocal
 from hewfl.theory.rounds_to_target import rounds_needed
 from hewfl.theory.systems import Case, coarsen, group_clients
-from hewfl.theory.theorems import THEOREMS, Form, theorem_curve
+from hewfl.theory.theorem_table import THEOREMS, Form, theorem_curve
 
 
 @final
@@ -71,7 +72,8 @@ def improvements(
         InvalidInputError: several configurations or targets at once, or ε ≤ 0.
     """
     goal = positives("target", target)
-    case = replace(case, system=coarsen(group_clients(case.system), MOST_KINDS))
+    if case.rotation is None:
+        case = replace(case, system=coarsen(group_clients(case.system), MOST_KINDS))
     if case.system.cap.ndim or goal.ndim:
         shape = (*case.system.cap.shape, *goal.shape)
         raise invalid("case", "of one configuration", f"shape {shape}")
@@ -99,7 +101,23 @@ def _best(
     given: tuple[float | None, ArrayLike | None],
     variants: Sequence[Form],
 ) -> _Best:
+    """The best guarantee; no lowest gap is above f̄, which holds without a theorem."""
+    rounds, least, label = _best_theorem(case, target, given, variants)
+    return rounds, float(np.minimum(least, case.system.cap)), label
+
+
+def _best_theorem(
+    case: Case,
+    target: float,
+    given: tuple[float | None, ArrayLike | None],
+    variants: Sequence[Form],
+) -> _Best:
     amplitude, curvature = given
+    if case.is_partial:  # the other bounds need all clients
+        known = [v for v in variants if v in VARIANTS] or list(VARIANTS)
+        bound = partial_guarantee(case, target, 1, amplitude, known[0])
+        least = float(bound.design.least_target)
+        return float(bound.rounds_to_target), least, bound.label
     rows = [
         (label, variant)
         for label, theorem in THEOREMS.items()
@@ -154,10 +172,11 @@ def _changes(case: Case) -> Iterator[tuple[str, Case]]:
     H, b, m = np.asarray(s.horizon), np.asarray(s.batch_size), s.multiplicity
     m = np.broadcast_to(m, H.shape)
     active = None if case.active is None else 2 * case.active
-    yield (
-        "twice as many clients of each kind",
-        replace(case, system=replace(s, count=2 * m), active=active),
-    )
+    if case.rotation is None:
+        yield (
+            "twice as many clients of each kind",
+            replace(case, system=replace(s, count=2 * m), active=active),
+        )
     yield "twice the batch size", replace(case, system=replace(s, batch_size=2 * b))
     yield "twice the local steps", replace(case, system=replace(s, horizon=2 * H))
     if H.max() > 1:
@@ -168,8 +187,9 @@ def _changes(case: Case) -> Iterator[tuple[str, Case]]:
         even = replace(s, horizon=mean, batch_size=size)
         text = f"the same H = {mean:g} and b = {size:g} for all clients"
         yield text, replace(case, system=even)
-    if case.participants < s.n:
-        yield "all clients in every round", replace(case, active=None)
+    if case.is_partial:
+        everyone = replace(case, active=None, rotation=None, absence=None)
+        yield "all clients in every round", everyone
     if case.sampling == "fixed shards":
         text = "batches drawn afresh from one common pool"
         yield text, replace(case, sampling="fresh draws")

@@ -131,8 +131,8 @@ def closed_higher_order(bound: HigherOrder, tracking: ArrayLike) -> Recursion:
         g⁺ ≤ g − a̲_ho g² + β_ho g + δ_ho                     (eq:ho-coeff-main)
         a̲_ho = ϑ/(2LR²(1 + ϑ/4)),   β_ho = ω k_g,   δ_ho = ω(k_v + k_q q̄) + ν
 
-    Where K_ho = 0 the tracking error costs nothing and needs no cap. Among several
-    configurations δ_ho is NaN where C_q ≥ 1; a single one raises an error.
+    Where K_ho = 0 the tracking error costs nothing and needs no cap; elsewhere δ_ho is
+    NaN where C_q ≥ 1.
     """
     full, q0 = bound.recursion, nonnegatives("tracking", tracking)
     a, _, delta = full.scalar_form(q0)
@@ -162,12 +162,8 @@ def best_iterate_rate(
         printed: the paper's form.
 
     Returns:
-        The rate; vacuous where its floor is at f̄ or above. Among several
-        configurations it is NaN where C_q ≥ 1 and K_ho > 0.
-
-    Raises:
-        InvalidInputError: C_q ≥ 1 and K_ho > 0 in the only configuration, or an
-            argument out of range.
+        The rate; vacuous where its floor is at f̄ or above, NaN where C_q ≥ 1 and
+        K_ho > 0.
     """
     T, (g, q) = wholes("rounds", rounds, least=1), validate_state("start", start)
     k = closed_higher_order(bound, q)

@@ -177,6 +177,10 @@ class Case:
         sampling: the source of the batches; "fixed shards" assumes nothing.
         active: clients that take part in a round; by default all.
         dimension: d, parameters of the model, to count the numbers sent.
+        rotation: the clients of each round, by number from 0, in place of `active`;
+            after the last round the first one follows.
+        absence: K, the most rounds in a row that any client is absent where `active` is
+            below n; by default there is no limit.
     """
 
     system: System
@@ -188,6 +192,8 @@ class Case:
     sampling: Sampling = "fixed shards"
     active: int | None = None
     dimension: int | None = None
+    rotation: tuple[tuple[int, ...], ...] | None = None
+    absence: int | None = None
 
     def __post_init__(self) -> None:
         """Check ranges, and that there are no more participants than clients."""
@@ -196,11 +202,36 @@ class Case:
         n, S = self.system.n, self.active
         if S is not None and not 1 <= S <= n:
             raise invalid("active", f"between 1 and the number of clients, {n}", S)
+        if self.absence is not None:
+            _check_absence(self.absence, self.participants, n)
+        if self.rotation is not None:
+            self._check_rotation(self.rotation)
+
+    def _check_rotation(self, rotation: tuple[tuple[int, ...], ...]) -> None:
+        n = self.system.n
+        require_single_clients(self.system)
+        if self.active is not None or self.absence is not None:
+            raise invalid("rotation", "given without `active` and `absence`", rotation)
+        if not any(rotation):
+            raise invalid("rotation", "rounds, some of them with clients", rotation)
+        for clients in rotation:
+            if len(set(clients)) < len(clients) or not set(clients) <= set(range(n)):
+                rule = f"of rounds with different clients from 0 to {n - 1}"
+                raise invalid("rotation", rule, list(clients))
 
     @property
     def participants(self) -> int:
-        """S, the clients that take part in a round."""
+        """S, the clients that take part in a round; of a rotation, the most."""
+        if self.rotation is not None:
+            return max(map(len, self.rotation))
         return self.system.n if self.active is None else self.active
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether some client is absent in some round."""
+        if self.rotation is not None:
+            return min(map(len, self.rotation)) < self.system.n
+        return self.participants < self.system.n
 
     @property
     def start(self) -> tuple[Reals, Reals]:
@@ -229,6 +260,14 @@ class Case:
         if value is None:
             raise invalid(name, "given", value)
         return as_float64(name, value)
+
+
+def _check_absence(absence: int, active: int, n: int) -> None:
+    """Require that S clients a round can leave no client out for more than K."""
+    least = -(-n // active) - 1
+    if absence < least:
+        rule = f"at least {least}, where {active} of {n} clients take part in a round"
+        raise invalid("absence", rule, absence)
 
 
 def require_single_clients(system: System) -> None:

@@ -82,7 +82,7 @@ def sync(job: Job, work: RankWork) -> SyncReport | None:
     if samples is not None and job.probe is None:
         rule = "left out without a probe (`HewLocalSGD.set_probe`)"
         raise invalid("server_step.line_search_samples", rule, samples)
-    uncounted = work.total_step == 0 and _has_moved(job)
+    uncounted = work.steps == 0 and _has_moved(job)
     counts = job.shards.sum(np.array([uncounted, work.tokens], dtype=np.float64))
     work = replace(work, uncounted=bool(counts[0]), tokens=int(counts[1]))
     apply_pending(job)

@@ -7,6 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from hewfl import InvalidInputError
+from hewfl.theory.appendix import ExponentialGenerator
 from hewfl.theory.appendix.closure import (
     Envelope,
     GivenYoung,
@@ -15,6 +16,7 @@ from hewfl.theory.appendix.closure import (
     YoungPair,
     closed_kernel,
     raw_kernel,
+    scalar_shadow,
     young_hypothesis,
 )
 
@@ -139,3 +141,28 @@ def test_the_split_is_tight_at_the_balanced_weight() -> None:
 def test_bad_input_is_named(make: Callable[[], object], text: str) -> None:
     with pytest.raises(InvalidInputError, match=text):
         make()
+
+
+def test_the_gauge_of_a_vector_recursion(rng: np.random.Generator) -> None:
+    """Y⁺ = e^{−ρα}Y + MY + q in two coordinates or more (prop:vector_scalar)."""
+    generator = ExponentialGenerator(0.7)
+    for m in (1, 2, 5):
+        psi, M, q = rng.uniform(0.1, 2, m), rng.uniform(0, 0.3, (m, m)), rng.random(m)
+        y, alpha = rng.random((20, m)), rng.random(20)
+        after = np.exp(-0.7 * alpha)[:, None] * y + y @ M.T + q
+        bound = scalar_shadow(generator, alpha, psi, (M, q), y)
+        assert all(h.holds.all() for h in bound.hypotheses)
+        assert (after @ psi <= bound.value * (1 + 1e-12)).all()
+        # equality where ψ is a left eigenvector of M
+        values, vectors = np.linalg.eig(M.T)
+        left = np.abs(vectors[:, np.argmax(values.real)].real)
+        exact = scalar_shadow(generator, alpha, left, (M, q), y)
+        np.testing.assert_allclose(exact.value, after @ left, rtol=1e-12)
+
+
+def test_a_map_out_of_the_cone_is_named() -> None:
+    decay, terms = ExponentialGenerator(1.0), (-np.eye(2), [0.0, -1.0])
+    bound = scalar_shadow(decay, 0.1, [1.0, 1.0], terms, [1.0, 1.0])
+    assert [h.name for h in bound.hypotheses if not h.holds] == ["0 ≤ M", "0 ≤ q"]
+    with pytest.raises(InvalidInputError, match="`terms` must be a matrix of shape"):
+        scalar_shadow(decay, 0.1, [1.0], (np.eye(2), [0.0]), [1.0])

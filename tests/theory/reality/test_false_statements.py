@@ -13,19 +13,15 @@ from tests.theory.reality.scenario import LINKS, Scenario
 
 from hewfl import post_local_weights
 from hewfl.control.tracking import predictable_tracking
-from hewfl.theory import (
-    PostLocal,
-    System,
-    comparator_coefficients,
-    heterogeneous_coefficients,
-    homogeneous_coefficients,
-    surrogate_system,
-    uniform_coefficients,
-)
+from hewfl.theory import System, surrogate
 from hewfl.theory.appendix import safe_rate
+from hewfl.theory.comparators import comparator_coefficients
+from hewfl.theory.heterogeneous import heterogeneous_coefficients
+from hewfl.theory.homogeneous import PostLocal, homogeneous_coefficients
 from hewfl.theory.pl import pl_contraction
 from hewfl.theory.scalar import printed_scalar_rate
 from hewfl.theory.statement import all_hold
+from hewfl.theory.uniform_controller import uniform_coefficients
 
 
 def square(n: int, shifts: list[float]) -> Scenario:
@@ -120,7 +116,7 @@ def test_without_noise_the_printed_rate_forgets_its_drift() -> None:
 def test_the_optimised_system_outgrows_the_printed_comparator() -> None:
     """th:sur-cvx at θ = 1: u_1 = 296.6 u_0 where at most 129 u_0 is promised."""
     system, start = System(1.0, 1.0, 1, 1, [0.0]), (1e-9, 0.0)
-    run = surrogate_system(system, (1.0, 1.0), start, 1)
+    run = surrogate(system, (1.0, 1.0), start, 1)
     for printed in (True, False):
         k = comparator_coefficients(system, [1.0], [1.0], printed=printed)
         bound = k.trajectory(start, 1).gap[1]

@@ -15,11 +15,9 @@ from tests.theory.reality.scenario import LINKS, Scenario, random_scenario
 
 from hewfl.control.certificate import VARIANTS, Variant
 from hewfl.core.validation import Array
-from hewfl.theory import (
-    comparator_coefficients,
-    surrogate_system,
-    surrogate_under,
-)
+from hewfl.theory import surrogate
+from hewfl.theory.appendix.surrogate_controls import surrogate_under
+from hewfl.theory.comparators import comparator_coefficients
 from hewfl.theory.statement import all_hold
 
 ROUNDS = 4
@@ -58,7 +56,7 @@ def test_the_optimal_schedule_is_bounded_by_its_own_system(
     first = (cloud.gap(scenario), float(cloud.tracking(scenario).max()))
     R = 1.5 * cloud.radius
     system = Work(np.ones(2), HORIZONS, BATCHES).system(scenario, R)
-    run = surrogate_system(system, (1e-4, end), first, ROUNDS, variant=variant)
+    run = surrogate(system, (1e-4, end), first, ROUNDS, variant=variant)
     assert all_hold(run.hypotheses)
     g, q, reached = play_surrogate(scenario, cloud, run.weights, run.amplitudes)
     assert reached <= R

@@ -25,21 +25,16 @@ from tests.theory.reality.scenario import LINKS, Scenario, random_scenario
 from hewfl.control.certificate import VARIANTS, Variant
 from hewfl.control.tracking import tracking_cap
 from hewfl.core.validation import Array
-from hewfl.theory import (
-    best_iterate_rate,
-    higher_order,
-    pl_rate,
-    uniform_coefficients,
-)
 from hewfl.theory.appendix import safe_amplitude, safe_rate
 from hewfl.theory.appendix.uniform_lemmas import (
     common_quadratic_rate,
     pl_step,
     safe_floor,
 )
-from hewfl.theory.pl import pl_contraction
+from hewfl.theory.pl import pl_contraction, pl_rate
+from hewfl.theory.similar_hessians import best_iterate_rate, higher_order
 from hewfl.theory.statement import all_hold
-from hewfl.theory.uniform_controller import UniformController
+from hewfl.theory.uniform_controller import UniformController, uniform_coefficients
 
 EDGE = 0.99 / np.sqrt(288)
 kinds = pytest.mark.parametrize("kind", list(LINKS))

@@ -7,7 +7,6 @@ Lemmas of Appendices A to D and H:
     uniform_lemmas        the uniform controller: means, PL, common quadratics (C)
     post_local_lemmas     Algorithms 2 and 3: moments, slope errors, model values (D)
     surrogate             the system of bounds for the controls of a whole run (B, C)
-    absent_clients        tracking bounds under partial participation (E-19)
     round_arithmetic      gradients and arithmetic of a round (H)
     special_cases         where the algorithms are gradient descent (G)
 
@@ -21,7 +20,7 @@ Appendix E, recursions S ← R_a(S) + bS + d + ε driven by any convex generator
     closure               product terms split by the Fenchel-Young inequality
 """
 
-from hewfl.theory.appendix.absent_clients import propagated_tracking
+from hewfl.theory.absent_clients import propagated_tracking
 from hewfl.theory.appendix.closed_forms import (
     ExponentialGenerator,
     PowerGenerator,

@@ -24,7 +24,8 @@ from hewfl.core.validation import (
     nonnegatives,
     positives,
 )
-from hewfl.theory.statement import Hypothesis, at_most
+from hewfl.theory.appendix.generator import Generator
+from hewfl.theory.statement import Bound, Hypothesis, at_most
 
 
 @runtime_checkable
@@ -160,6 +161,49 @@ def closed_kernel(
     """
     y = _state(envelopes, state)
     return _stack_bounds(envelopes, y, control, _split)
+
+
+@broadcasting
+def scalar_shadow(
+    generator: Generator,
+    amplitude: ArrayLike,
+    functional: ArrayLike,
+    terms: tuple[ArrayLike, ArrayLike],
+    state: ArrayLike,
+) -> Bound:
+    """Bound on E s⁺ of the gauge s = Ψ(Y) of a vector recursion (prop:vector_scalar).
+
+        E Y⁺ ≼ Φ_α(Y) + M Y + q  implies  E s⁺ ≤ R_α(s) + β s + δ      (eq:scalar_rec)
+
+    on the orthant K = [0, ∞)ᵐ with Ψ(y) = ⟨ψ, y⟩ and any cone semigroup Φ whose shadow
+    is R (ass:cone_semigroup). β is the least number with ψᵀM ≤ βψᵀ (eq:M_bound), and
+    δ = ⟨ψ, q⟩ (eq:delta).
+
+    Args:
+        generator: φ, of R.
+        amplitude: α ≥ 0, shape (*c).
+        functional: ψ > 0, coordinates last.
+        terms: M ≥ 0, shape (*c, m, m), and q ≥ 0, shape (*c, m).
+        state: Y ≥ 0, coordinates last.
+
+    Returns:
+        The bound, with the hypotheses on M and q.
+    """
+    psi = np.atleast_1d(positives("functional", functional))
+    M, q = as_float64("terms", terms[0]), as_float64("terms", terms[1])
+    m = psi.shape[-1]
+    if M.shape[-2:] != (m, m) or q.shape[-1:] != (m,):
+        rule = f"a matrix of shape (*c, {m}, {m}) and a vector of shape (*c, {m})"
+        raise invalid("terms", rule, f"shapes {M.shape} and {q.shape}")
+    s = np.asarray((psi * nonnegatives("state", state)).sum(-1))
+    beta = ((psi[..., None] * M).sum(-2) / psi).max(-1)
+    flow = generator.flow(nonnegatives("amplitude", amplitude), s)
+    met = (
+        at_most("0 ≤ M", 0.0, M.min((-2, -1))),
+        at_most("0 ≤ q", 0.0, q.min(-1)),
+    )
+    value = np.asarray(flow + beta * s + (psi * q).sum(-1))
+    return Bound("prop:vector_scalar", value, met)
 
 
 def _split(pair: YoungPair, a: Reals, b: Reals) -> Reals:

@@ -1,7 +1,7 @@
 """Lemmas about the uniform controller: drift and noise of the mean, PL, quadratics.
 
-Its recursion is `hewfl.theory.uniform_coefficients`, its rate under the PL condition
-`hewfl.theory.pl_rate`.
+Its recursion is `hewfl.theory.uniform_controller.uniform_coefficients`, its PL rate
+`hewfl.theory.pl.pl_rate`.
 """
 
 import numpy as np

@@ -6,7 +6,7 @@ import pytest
 from tests.theory.cases import RICH, rows
 
 from hewfl.theory.homogeneous import PostLocal
-from hewfl.theory.theorems import THEOREMS, Form, theorem_curve
+from hewfl.theory.theorem_table import THEOREMS, Form, theorem_curve
 
 DIGITS = 50
 EXACT = 1e-12

@@ -58,7 +58,7 @@ class Surrogate:
 
 
 @broadcasting
-def surrogate_system(
+def surrogate(
     system: System,
     box: tuple[ArrayLike, ArrayLike],
     start: State,

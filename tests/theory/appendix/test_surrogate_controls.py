@@ -5,7 +5,7 @@ import pytest
 from hewfl import ClientProfile, InvalidInputError, ProblemBounds, UpperState
 from hewfl.control.certificate import Variant
 from hewfl.control.joint_problem import predictive_control
-from hewfl.theory.appendix.surrogate import surrogate_system, surrogate_under
+from hewfl.theory.appendix.surrogate_controls import surrogate, surrogate_under
 from hewfl.theory.statement import all_hold
 from hewfl.theory.systems import System
 
@@ -53,9 +53,7 @@ def test_optimal_controls_are_those_of_the_controller(
     variant: Variant, printed: bool
 ) -> None:
     low, high, T = 1e-4, 0.05, 4
-    run = surrogate_system(
-        SMALL, (low, high), (0.5, 0.0), T, variant=variant, printed=printed
-    )
+    run = surrogate(SMALL, (low, high), (0.5, 0.0), T, variant=variant, printed=printed)
     clients = ClientProfile([1, 2, 4], 8, [1e-6, 2e-6, 5e-6])
     bounds = ProblemBounds(1.0, 1.0, low, high)
     for t in range(T):
@@ -81,8 +79,8 @@ def test_optimal_controls_are_those_of_the_controller(
 
 def test_the_amplitude_played_tracks_better_than_the_end_of_the_box() -> None:
     box, start, T = (1e-4, 0.1), (0.5, 0.0), 6
-    played = surrogate_system(SMALL, box, start, T, variant="sharp")
-    printed = surrogate_system(SMALL, box, start, T, variant="sharp", printed=True)
+    played = surrogate(SMALL, box, start, T, variant="sharp")
+    printed = surrogate(SMALL, box, start, T, variant="sharp", printed=True)
     assert (played.tracking[1:] <= printed.tracking[1:]).all()
     assert played.gap[-1] < printed.gap[-1]
 
@@ -93,7 +91,7 @@ def test_the_printed_system_stalls_from_a_box_on(end: float, moves: bool) -> Non
     # nothing is gained at u = f̄ once 9216θ̄² ≥ 1 − 288θ̄², that is θ̄ ≥ 0.01026
     chi = 72 * end**2 / (1 - 288 * end**2)
     system, box = System(1.0, 1.0, 1, 1, 0.0), (1e-9, end)
-    run = surrogate_system(system, box, (0.5, chi), 1, printed=True)
+    run = surrogate(system, box, (0.5, chi), 1, printed=True)
     assert (run.amplitudes[0, 0] > 1e-9) == moves
     assert (run.gap[1] < 0.5) == moves
 
@@ -101,7 +99,7 @@ def test_the_printed_system_stalls_from_a_box_on(end: float, moves: bool) -> Non
 @pytest.mark.parametrize("variant", ["paper", "sharp", "absorbed"])
 def test_tracking_without_limit_leaves_the_cap(variant: Variant) -> None:
     start = (0.5, 1e300)
-    run = surrogate_system(SMALL, (0.5, 1.0), start, 10, variant=variant)
+    run = surrogate(SMALL, (0.5, 1.0), start, 10, variant=variant)
     assert run.tracking[-1] == np.inf
     assert run.gap[-1] == 0.5
     assert (run.amplitudes[-1] == 0.5).all()
@@ -112,10 +110,10 @@ def test_tracking_without_limit_leaves_the_cap(variant: Variant) -> None:
 
 def test_configurations_are_independent() -> None:
     many = System([1.0, 2.0], 1.0, [1, 2, 4], 8, [1e-6, 2e-6, 5e-6])
-    run = surrogate_system(many, (1e-4, [[0.01], [0.03]]), (0.5, 1e-6), 2)
+    run = surrogate(many, (1e-4, [[0.01], [0.03]]), (0.5, 1e-6), 2)
     assert run.gap.shape == run.tracking.shape == (3, 2, 2)
     assert run.weights.shape == run.amplitudes.shape == (2, 2, 2, 3)
-    alone = surrogate_system(SMALL, (1e-4, 0.03), (0.5, 1e-6), 2)
+    alone = surrogate(SMALL, (1e-4, 0.03), (0.5, 1e-6), 2)
     np.testing.assert_array_equal(run.gap[:, 1, 0], alone.gap)
     np.testing.assert_array_equal(run.weights[:, 1, 0], alone.weights)
     w, theta = np.full(3, 1 / 3), np.full((4, 1, 3), 0.01)
@@ -146,13 +144,13 @@ def test_hypotheses_and_refusals() -> None:
     assert [h.name for h in path.hypotheses if not h.holds] == ["θ̄ ≤ 1/√3"]
     sharp = surrogate_under(system, (w, theta), (0.5, 0.0), 1, variant="sharp")
     assert all_hold(sharp.hypotheses)
-    run = surrogate_system(SMALL, (1e-4, 0.15), (0.5, 0.0), 1, printed=True)
+    run = surrogate(SMALL, (1e-4, 0.15), (0.5, 0.0), 1, printed=True)
     assert [h.name for h in run.hypotheses if not h.holds] == ["48θ̄² ≤ 1"]
-    over = surrogate_system(SMALL, (1e-4, 0.1), (0.6, 0.0), 0)
+    over = surrogate(SMALL, (1e-4, 0.1), (0.6, 0.0), 0)
     assert [h.name for h in over.hypotheses if not h.holds] == ["u₀ ≤ f̄"]
     assert over.gap.shape == (1,)
     with pytest.raises(InvalidInputError, match="`amplitude_max` must be at most 1"):
-        surrogate_system(SMALL, (0.1, 1.5), (0.5, 0.0), 1)
+        surrogate(SMALL, (0.1, 1.5), (0.5, 0.0), 1)
     with pytest.raises(InvalidInputError, match="`rounds` must be given"):
         surrogate_under(system, (w, theta), (0.5, 0.0))
     with pytest.raises(InvalidInputError, match="`weights` must be nonnegative and"):

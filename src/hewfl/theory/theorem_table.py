@@ -1,0 +1,516 @@
+"""The paper's statements about many rounds, by label and in one form.
+
+A `Theorem` turns what is known of a federation (`Case`) and the controls ϑ and Λ into
+a `Curve`: its bound as a function of the rounds alone. Where a formula is undefined
+(C ≥ 1, ρ ≤ 0) a curve is infinite, so that a search may pass through.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal, final
+
+import numpy as np
+
+from hewfl.control.certificate import VARIANTS, Variant
+from hewfl.core.broadcasting import broadcasting
+from hewfl.core.validation import (
+    Array,
+    ArrayLike,
+    Reals,
+    as_float64,
+    format_value,
+    invalid,
+    positives,
+)
+from hewfl.theory.comparators import comparator_coefficients, least_noise_weights
+from hewfl.theory.heterogeneous import heterogeneous_coefficients
+from hewfl.theory.homogeneous import (
+    PostLocal,
+    homogeneous_coefficients,
+    homogeneous_pl_rate,
+)
+from hewfl.theory.noise import best_comparator
+from hewfl.theory.pl import pl_rate
+from hewfl.theory.recursion import Closed, Recursion, State, mask_undefined
+from hewfl.theory.round_costs import Algorithm
+from hewfl.theory.similar_hessians import best_iterate_rate, higher_order
+from hewfl.theory.statement import Rate, at_most
+from hewfl.theory.systems import Case, System, is_homogeneous
+from hewfl.theory.uniform_controller import uniform_coefficients
+
+if TYPE_CHECKING:
+    Form = Literal["printed", "paper", "sharp", "absorbed"]
+else:  # run-time type checks pass a wrong name on to `theorem_curve` and its error
+    Form = str
+FORMS: tuple[Form, ...] = ("printed", *VARIANTS)
+"""Sets of constants: as printed, as printed but corrected, and the sharper two."""
+FULL_PARTICIPATION = "full participation"
+"""Name of the hypothesis n ≤ S (E-19): left is n, right is S."""
+HOMOGENEOUS_ORACLE = "homogeneous oracle"
+"""Name of the hypothesis that every client sees ∇F (E-14): left counts the others."""
+LARGEST = 100.0
+"""No statement holds at an amplitude above one; above this one we do not evaluate."""
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Curve:
+    """A bound on the expected gap as a function of the rounds alone.
+
+    Attributes:
+        rate: the closed bound after so many rounds; infinite where it is undefined.
+        start: bounds on gap and tracking error at the start.
+        recursion: the recursion behind the closed bound; None for printed forms, which
+            are taken literally.
+    """
+
+    rate: Callable[[ArrayLike], Rate]
+    start: State
+    recursion: Recursion | None = None
+
+    @property
+    def floor(self) -> Reals:
+        """The limit of the better of the two bounds, where the hypotheses hold."""
+        return self.floor_beside(self.rate(1))
+
+    def floor_beside(self, rate: Rate) -> Reals:
+        """`floor`, where the closed rate is already computed.
+
+        Args:
+            rate: the closed bound.
+
+        Returns:
+            The lower of both floors.
+        """
+        if self.recursion is None:
+            return rate.floor
+        return np.asarray(np.minimum(rate.floor, self.recursion.floor))
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Theorem:
+    """A statement about many rounds.
+
+    Attributes:
+        label: its LaTeX label.
+        algorithm: the algorithm it is about, as `communication` names it.
+        about: the method and the assumption, in a few words.
+        title: the statement in words.
+        weights: the weights it is about.
+        build: gives its recursion, from constants and whether they are the printed
+            ones.
+        word: a name beside the label.
+        needs: fields of `Case` that must be known.
+        variants: constants it comes with.
+        options: further arguments of `theorem`.
+        least: the fewest rounds for which it is stated.
+        iterate: the iterate it is about.
+    """
+
+    label: str
+    algorithm: Algorithm
+    about: str
+    title: str
+    weights: str
+    build: "Callable[[Given, Variant, bool], Recursion]" = field(repr=False)
+    word: str
+    needs: tuple[str, ...] = ()
+    variants: tuple[Form, ...] = FORMS
+    options: tuple[str, ...] = ()
+    least: int = 0
+    iterate: str = "the last iterate"
+
+    @property
+    def has_curvature(self) -> bool:
+        """Whether Λ matters."""
+        return "curvature" in self.options
+
+    def missing(self, case: Case) -> tuple[str, ...]:
+        """Fields of `Case` that must be known and are not."""
+        return tuple(name for name in self.needs if getattr(case, name) is None)
+
+
+@broadcasting
+def theorem_curve(
+    theorem: str, case: Case, controls: PostLocal, variant: Form = "paper"
+) -> Curve:
+    """The bound of a theorem at given ϑ and Λ, as a function of the rounds.
+
+    Two hypotheses join the theorem's own: full participation, n ≤ S (E-19), and for
+    Algorithm 3 a homogeneous oracle, that every client sees ∇F (E-14).
+
+    Args:
+        theorem: label, a key of `THEOREMS`.
+        case: what is known.
+        controls: ϑ and Λ, shapes that broadcast with (*c); only Algorithms 2 and 3
+            have Λ.
+        variant: the set of constants.
+
+    Returns:
+        The closed bound and the recursion behind it, as functions of the rounds.
+
+    Raises:
+        InvalidInputError: an unknown name, a missing constant, or ϑ beyond `LARGEST`.
+    """
+    statement = find_theorem(theorem, variant)
+    for name in statement.missing(case):
+        raise invalid(name, f"given for {theorem}", None)
+    theta = as_float64("amplitude", controls.amplitude)
+    outside = (theta <= 0) | (theta > LARGEST)
+    if outside.any():
+        rule = f"positive and at most {LARGEST:g}"
+        raise invalid("amplitude", rule, theta[outside].flat[0])
+    given = Given(
+        case.system,
+        theta,
+        controls.curvature,
+        pl_constant=case.pl_constant,
+        similarity=case.similarity,
+        hessian_lipschitz=case.hessian_lipschitz,
+    )
+    recursion, printed = _build(statement, given, variant), variant == "printed"
+    facts = [at_most(FULL_PARTICIPATION, case.system.n, case.participants)]
+    if statement.algorithm == "hom":
+        others = 0 if is_homogeneous(case.sampling) else case.system.n
+        facts.append(at_most(HOMOGENEOUS_ORACLE, others, 0))
+
+    def rate(rounds: ArrayLike) -> Rate:
+        bound = recursion.rate(case.start, rounds, printed=printed)
+        bound = mask_undefined(np.asarray(~np.isnan(bound.value)), bound, np.inf)
+        return replace(bound, hypotheses=(*bound.hypotheses, *facts))
+
+    return Curve(rate, case.start, None if printed else recursion)
+
+
+def find_theorem(theorem: str, variant: Form) -> Theorem:
+    """The theorem of a label or a word, if it has constants of that name."""
+    if theorem not in THEOREMS:
+        words = {statement.word: statement for statement in THEOREMS.values()}
+        if theorem not in words:
+            names = ", ".join([*THEOREMS, *words])
+            raise invalid("theorem", f"one of {names}", repr(theorem))
+        theorem = words[theorem].label
+    statement = THEOREMS[theorem]
+    if variant not in statement.variants:
+        rule = f"one of {', '.join(statement.variants)} for {theorem}"
+        raise invalid("variant", rule, repr(variant))
+    return statement
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Given:
+    """What a statement is evaluated at: the constants, and the controls.
+
+    Attributes:
+        system: the constants.
+        amplitude: ϑ, or θ_i with clients last for th:sur-cvx.
+        curvature: Λ.
+        weights: w of th:sur-cvx; by default those of least noise.
+        comparator: a of Algorithm 2; by default the one of least noise.
+        pl_constant: μ.
+        similarity: S.
+        hessian_lipschitz: M.
+        box_end: θ̄ in the recursion of the tracking error; by default ϑ.
+    """
+
+    system: System
+    amplitude: ArrayLike
+    curvature: ArrayLike | None = None
+    weights: ArrayLike | None = None
+    comparator: ArrayLike | None = None
+    pl_constant: ArrayLike | None = None
+    similarity: ArrayLike | None = None
+    hessian_lipschitz: ArrayLike | None = None
+    box_end: ArrayLike | None = None
+
+    @property
+    def controls(self) -> PostLocal:
+        """ϑ and Λ, 2L by default."""
+        Lambda = 2 * self.system.L if self.curvature is None else self.curvature
+        return PostLocal(self.amplitude, Lambda)
+
+    def require(self, name: str) -> Array:
+        """A constant that the statement needs."""
+        value = getattr(self, name)
+        if value is None:
+            raise invalid(name, "given", None)
+        return as_float64(name, value)
+
+
+@broadcasting
+def theorem(  # noqa: PLR0913 - public; all but three are optional
+    label: str,
+    system: System,
+    *,
+    amplitude: ArrayLike,
+    curvature: ArrayLike | None = None,
+    weights: ArrayLike | None = None,
+    comparator: ArrayLike | None = None,
+    box_end: ArrayLike | None = None,
+    pl_constant: ArrayLike | None = None,
+    similarity: ArrayLike | None = None,
+    hessian_lipschitz: ArrayLike | None = None,
+    variant: Form = "paper",
+) -> Recursion:
+    """The recursion of a theorem about many rounds, with its closed rate.
+
+    | label | word | about |
+    |---|---|---|
+    | `th:sur-cvx` | `comparator` | Algorithm 1, against fixed weights and amplitudes |
+    | `th:direct-bellman` | `uniform` | equal weights, convex |
+    | `th:pl-global` | `uniform-pl` | equal weights, PL |
+    | `th:ho-main` | `higher-order` | equal weights, similar Hessians |
+    | `cor:realized-het-rate` | `hew-het` | Algorithm 2, convex |
+    | `cor:realized-hom-rate` | `hew-hom` | Algorithm 3, convex |
+    | `cor:realized-hom-PL` | `hew-hom-pl` | Algorithm 3, PL |
+
+    Args:
+        label: as in the paper, or the word.
+        system: the constants; all clients take part.
+        amplitude: ϑ > 0; for `comparator` also θ_i, clients last.
+        curvature: Λ > L of Algorithms 2 and 3; 2L by default.
+        weights: w of `comparator`; by default those of least noise at ϑ.
+        comparator: a of `hew-het`; by default that of least noise.
+        box_end: θ̄ of `comparator` and `hew-het`; by default the largest amplitude.
+        pl_constant: μ, where the statement is about PL.
+        similarity: S ≥ ‖∇²F_i − ∇²F‖, for `higher-order`.
+        hessian_lipschitz: M, for `higher-order`.
+        variant: the set of constants; "printed" is the literal text.
+
+    Returns:
+        The recursion. A hypothesis that fails makes a rate NaN where it is undefined,
+        and is in `hypotheses` either way.
+
+    Raises:
+        InvalidInputError: an unknown label or variant, or an argument that is missing,
+            not for this statement, or out of range.
+
+    Examples:
+        >>> from hewfl.theory import System, theorem
+        >>> system = System(1.0, 1.0, [1] * 10, 1, 0.0)
+        >>> k = theorem("hew-hom", system, amplitude=0.25, variant="sharp")
+        >>> k.label, float(k.a), float(k.beta), float(k.floor)
+        ('cor:realized-hom-rate', 0.0625, 0.0, 0.0)
+    """
+    statement = find_theorem(label, variant)
+    optional = {
+        "curvature": curvature,
+        "weights": weights,
+        "comparator": comparator,
+        "box_end": box_end,
+        "pl_constant": pl_constant,
+        "similarity": similarity,
+        "hessian_lipschitz": hessian_lipschitz,
+    }
+    for name, value in optional.items():
+        is_used = name in (*statement.needs, *statement.options)
+        if value is not None and not is_used:
+            raise invalid(name, f"left out for {statement.label}", format_value(value))
+    given = Given(system, amplitude, **optional)
+    return _build(statement, given, variant)
+
+
+def _build(statement: Theorem, given: Given, variant: Form) -> Recursion:
+    positives("amplitude", given.amplitude)
+    constants: Variant = "paper" if variant == "printed" else variant
+    return statement.build(given, constants, variant == "printed")
+
+
+def _comparator(given: Given, variant: Variant, printed: bool) -> Recursion:
+    """th:sur-cvx for a box that ends at θ̄, by default against weights of least noise.
+
+    In the certificates all clients have one amplitude ϑ of shape (*c).
+    """
+    system, theta = given.system, as_float64("amplitude", given.amplitude)
+    per_client = theta.ndim > system.cap.ndim and theta.shape[-1] == system.kinds
+    if not (per_client and given.weights is not None):
+        theta = np.asarray(theta[..., None])
+    if given.weights is not None:
+        w = as_float64("weights", given.weights)
+    elif printed:
+        linear = np.asarray(32 * theta**2 / system.L[..., None] * system.noise)
+        w = best_comparator(linear, linear / 2 / system.multiplicity)
+    else:
+        w = least_noise_weights(system, theta, variant)
+    return comparator_coefficients(
+        system, w, theta, box_end=given.box_end, variant=variant, printed=printed
+    )
+
+
+def _uniform(given: Given, variant: Variant, printed: bool) -> Recursion:
+    """th:direct-bellman; lem:scalar closes it with q at its cap."""
+    assert not printed  # there is no printed form
+    return uniform_coefficients(
+        given.system, given.amplitude, variant=variant
+    ).recursion
+
+
+def _uniform_pl(given: Given, variant: Variant, printed: bool) -> Recursion:
+    """th:pl-global, infinite where ρ ≤ 0; its recursion is that of cor:direct-pl."""
+    k = uniform_coefficients(given.system, given.amplitude, variant=variant)
+    mu = given.require("pl_constant")
+
+    def closed(start: State, rounds: ArrayLike, _: ArrayLike) -> Rate:
+        return pl_rate(k, mu, start, rounds, printed=printed)
+
+    return _pl_recursion(k.recursion, "th:pl-global", mu, closed)
+
+
+def _higher_order(given: Given, variant: Variant, printed: bool) -> Recursion:
+    """th:ho-main for the last iterate; as printed, for the best one."""
+    k = uniform_coefficients(given.system, given.amplitude, variant=variant)
+    S, M = given.require("similarity"), given.require("hessian_lipschitz")
+    bound = higher_order(k, S, M, printed=printed)
+    if not printed:
+        return bound.recursion
+
+    def closed(start: State, rounds: ArrayLike, _: ArrayLike) -> Rate:
+        return best_iterate_rate(bound, start, rounds, printed=True)
+
+    return replace(bound.recursion, closed=closed)
+
+
+def _heterogeneous(given: Given, variant: Variant, printed: bool) -> Recursion:
+    """cor:realized-het-rate, by default against the weights of least noise."""
+    return heterogeneous_coefficients(
+        given.system,
+        given.controls,
+        comparator=given.comparator,
+        box_end=given.box_end,
+        variant=variant,
+        printed=printed,
+    )
+
+
+def _homogeneous(given: Given, variant: Variant, printed: bool) -> Recursion:
+    """cor:realized-hom-rate; as printed it has the same coefficients."""
+    del printed
+    return homogeneous_coefficients(given.system, given.controls, variant=variant)
+
+
+def _homogeneous_pl(given: Given, variant: Variant, printed: bool) -> Recursion:
+    """cor:realized-hom-PL, NaN where ρ ≤ 0."""
+    k = homogeneous_coefficients(given.system, given.controls, variant=variant)
+    mu = given.require("pl_constant")
+
+    def closed(start: State, rounds: ArrayLike, solver_gap: ArrayLike) -> Rate:
+        return homogeneous_pl_rate(
+            k, mu, start[0], rounds, solver_gap=solver_gap, printed=printed
+        )
+
+    return _pl_recursion(k, "cor:realized-hom-PL", mu, closed)
+
+
+def _pl_recursion(k: Recursion, label: str, mu: Array, closed: Closed) -> Recursion:
+    """The recursion under the PL condition: g⁺ ≤ (1 − a)g + γq + δ, with β = −a."""
+    growth = np.asarray(-k.contraction(mu))
+    return replace(
+        k,
+        label=label,
+        descent=np.zeros(()),
+        growth=growth,
+        flows=False,
+        closed=closed,
+    )
+
+
+_POST_LOCAL: tuple[Form, ...] = ("printed", "paper", "sharp")
+_BEFORE = "weights and amplitudes that Algorithm 1 computes before each round"
+_EQUAL = "equal weights 1/n, control variates, one H and one b for all clients"
+_AFTER = "weights solved after the local steps from the displacements"
+_ALL = (
+    Theorem(
+        "th:sur-cvx",
+        "control",
+        "Algorithm 1 with θ̄ = ϑ, convex",
+        "Convex objective, predicted weights: the gap falls like 1/rounds to a floor",
+        f"{_BEFORE}, none above ϑ",
+        _comparator,
+        "comparator",
+        options=("weights", "box_end"),
+    ),
+    Theorem(
+        "th:direct-bellman",
+        "control",
+        "uniform weights, convex",
+        "Convex objective, equal weights: the gap falls like 1/rounds to a floor",
+        _EQUAL,
+        _uniform,
+        "uniform",
+        variants=VARIANTS,
+    ),
+    Theorem(
+        "th:pl-global",
+        "control",
+        "uniform weights, PL",
+        "PL objective, equal weights: the gap shrinks geometrically to a floor",
+        _EQUAL,
+        _uniform_pl,
+        "uniform-pl",
+        needs=("pl_constant",),
+    ),
+    Theorem(
+        "th:ho-main",
+        "control",
+        "uniform weights, similar Hessians",
+        "Convex objective, similar Hessians, equal weights: local steps cost less",
+        _EQUAL,
+        _higher_order,
+        "higher-order",
+        needs=("similarity", "hessian_lipschitz"),
+        least=1,
+        iterate="the last iterate; as printed, the best one so far",
+    ),
+    Theorem(
+        "cor:realized-het-rate",
+        "het",
+        "Algorithm 2, convex",
+        "Convex objective, exact weights with control variates (Algorithm 2)",
+        f"{_AFTER}; control variates correct the local steps",
+        _heterogeneous,
+        "hew-het",
+        variants=_POST_LOCAL,
+        options=("curvature", "comparator", "box_end"),
+    ),
+    Theorem(
+        "cor:realized-hom-rate",
+        "hom",
+        "Algorithm 3, convex",
+        "Convex objective, exact weights, clients that share it (Algorithm 3)",
+        f"{_AFTER}; every batch from the common pool",
+        _homogeneous,
+        "hew-hom",
+        variants=_POST_LOCAL,
+        options=("curvature",),
+    ),
+    Theorem(
+        "cor:realized-hom-PL",
+        "hom",
+        "Algorithm 3, PL",
+        "PL objective, exact weights, clients that share it (Algorithm 3)",
+        f"{_AFTER}; every batch from the common pool",
+        _homogeneous_pl,
+        "hew-hom-pl",
+        needs=("pl_constant",),
+        variants=_POST_LOCAL,
+        options=("curvature",),
+    ),
+)
+THEOREMS: dict[str, Theorem] = {theorem.label: theorem for theorem in _ALL}
+"""The statements about many rounds, by label."""
+
+
+def theorems() -> tuple[Theorem, ...]:
+    """The statements about many rounds that `theorem` and `certify` know.
+
+    Returns:
+        Records with `label`, `word`, `title`, `weights`, `needs` and `variants`.
+
+    Examples:
+        >>> from hewfl.theory import theorems
+        >>> [statement.word for statement in theorems()][:3]
+        ['comparator', 'uniform', 'uniform-pl']
+    """
+    return _ALL
