@@ -72,7 +72,8 @@ class AngleMix(PreAggregation):
     mean of the others is at an obtuse angle to most of them. An update that is alone
     keeps its own direction, and is one vector of many for the median.
 
-    Fewer than half of the clients may be hostile.
+    Fewer than half of the clients may be hostile. It is meant for convex models: where
+    honest updates are nearly orthogonal, angles say as little as distances.
 
     Examples:
         >>> import numpy as np
