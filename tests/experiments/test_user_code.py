@@ -93,6 +93,13 @@ class Pull:
         return -self.strength * displacements
 
 @dataclass(frozen=True)
+class Against:
+    share: float = 0.4
+    epsilon: float = 0.1
+    def attack(self, view):
+        return np.tile(-self.epsilon * view.mean, (view.b, 1))
+
+@dataclass(frozen=True)
 class Swap:
     share: float
     answer: str = "right"
@@ -489,6 +496,21 @@ def test_a_fault_of_ones_own_acts_and_is_kept(place: Path) -> None:
     assert (folder / "code" / "rules.py").read_text() == RULES
     swapped = run(with_faults({"kind": "rules.py:Swap", "share": 0.2}))
     assert len(swapped.records[0][0][0].scenario["faulty"]) == 1
+
+
+def test_an_attack_of_ones_own_sees_everything_and_is_kept(place: Path) -> None:
+    expected = run(with_faults({"kind": "IPM", "share": 0.4}))
+    own = {"kind": "rules:Against"}
+    results = run(with_faults(own) | {"name": "against"})
+    sleeping = {"kind": "Sleeper", "rounds": 1, "base": own | {"share": 0.4}}
+    slept = run(with_faults(sleeping) | {"name": "slept"})
+    curves = [r.curve("UniformLocalSGD", "objective") for r in (results, expected)]
+    np.testing.assert_array_equal(*curves)
+    later = slept.curve("UniformLocalSGD", "objective")
+    assert not np.array_equal(later, curves[0])
+    for name in ("against", "slept"):
+        (folder,) = (place / "runs").glob(f"{name}-*")
+        assert (folder / "code" / "rules.py").read_text() == RULES
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,7 @@ from hewfl.federation import (
     Scenario,
     TimedSteps,
 )
+from hewfl.federation.adversary import Attack
 from hewfl.federation.attacks import (
     ConstantUpdates,
     Fault,
@@ -441,7 +442,8 @@ def _fault(given: Any, where: str) -> Any:
     given = _fault_table(given, where)
     if given["kind"] in FAULTS:
         return _known_fault(given, where, _fault)
-    return _own(given, where, FAULTS_GROUP, get_args(Fault), "a fault")
+    contracts = (*get_args(Fault), Attack)
+    return _own(given, where, FAULTS_GROUP, contracts, "a fault or an attack")
 
 
 def _read_fault(given: Any, where: str) -> Any:

@@ -115,7 +115,8 @@ def in_given_units(solution: SimplexSolution, exponent: int) -> SimplexSolution:
         )
         multipliers = np.ldexp(solution.multipliers, exponent)
     if not (np.isfinite(value) and np.isfinite(gap) and np.isfinite(multipliers).all()):
-        size = max(abs(float(solution.value)), float(solution.multipliers.max()))
+        known = [abs(float(solution.value)), float(solution.multipliers.max()), 1.0]
+        size = max(x for x in known if np.isfinite(x))  # products are near one
         rule = "so short that products times the curvature stay below 1.8e308"
         power = np.log10(size) + exponent * np.log10(2.0)
         raise invalid("displacements", rule, f"products near 1e{power:.0f}")
