@@ -38,10 +38,14 @@ def make_round(
     state: Any,
     losses: Any = None,
 ) -> Round:
-    """The round whose clients, told what the algorithm plans, moved as given."""
+    """The round whose clients, told what the algorithm plans, moved as given.
+
+    A root gradient, where it is needed, points away from their sum.
+    """
     moved = np.asarray(displacements)
     if moved.dtype.kind != "f":
         moved = moved.astype(np.float64)
+    root = root_of(moved) if "root" in algorithm.demands.needs else None
     round_ = matrix_round(
         anchor=np.zeros(moved.shape[1]),
         displacements=moved,
@@ -49,9 +53,13 @@ def make_round(
         plan=algorithm.plan(cohort, state),
         losses=None if losses is None else np.asarray(losses, dtype=np.float64),
     )
-    if "root" not in algorithm.demands.needs:
-        return round_
-    return replace(round_, root=np.linspace(-1.0, 2.0, moved.shape[1]))
+    return replace(round_, root=root)
+
+
+def root_of(displacements: Any) -> Array:
+    """A gradient along which the sum of some displacements goes downhill."""
+    finite = np.asarray(displacements, dtype=np.float64)
+    return np.asarray(-np.sum(finite[np.isfinite(finite).all(axis=1)], axis=0))
 
 
 def decide(

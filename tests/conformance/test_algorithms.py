@@ -54,7 +54,7 @@ class Case:
 
 
 AVERAGING_NOT = {"normalized-mean", "fedmgda", "fedaware", "fedexp", "qfedavg", "sieve"}
-AVERAGING_NOT |= {"centered-clipping", "signguard", "fltrust"}
+AVERAGING_NOT |= {"centered-clipping", "signguard", "fltrust", "root-weights"}
 """Aggregators whose weights need not sum to one."""
 
 
@@ -115,6 +115,8 @@ def of_aggregators() -> list[Case]:
             under(a.make("arc+nnm+trimmed-mean", f=2)),
             averages=False,
         ),
+        Case("angle", under(a.make("angle-mix+geometric-median")), averages=False),
+        Case("root-exact", under(a.ExactWeights("root", kappa=2.0))),
         Case("nnm-mean", under(a.make("clip+nnm+mean", f=2)), averages=False),
         Case("softmix", under(a.make("softmix+geometric-median")), averages=False),
         Case("momentum", under(a.make("worker-momentum+nnm+krum"))),

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from tests.conformance.rounds import root_of
 
 from hewfl import (
     Aggregator,
@@ -219,14 +220,15 @@ def federate(method: Any, updates: list[Any], rounds: int) -> Any:
         cohort = Cohort(np.arange(n), ones, ones, ones, n, t)
         plan = entry.algorithm.plan(cohort, state.algorithm)
         data = ListedDisplacements(updates)
-        outcome = finish_round(entry, state, Round(state.anchor, data, cohort, plan))
+        round_ = Round(state.anchor, data, cohort, plan, root=root_of(updates))
+        outcome = finish_round(entry, state, round_)
         assert outcome.kind == "ok", outcome.status
         state = outcome.state
     return state.anchor
 
 
-NOT_SUPPLIED = {"oracle", "qfedavg", "fltrust"}
-"""They need the truth, losses and a root gradient."""
+NOT_SUPPLIED = {"oracle", "qfedavg"}
+"""They need the truth and losses."""
 
 
 @pytest.mark.parametrize("name", sorted({*aggregators.NAMES} - NOT_SUPPLIED))
@@ -237,7 +239,7 @@ def test_a_transport_runs_every_rule(name: str) -> None:
     new = federate(Method(LocalSGD(1.0), rule), updates, rounds=2)
     state, x = None, np.zeros(4)
     for _ in range(2):
-        decision, state = rule(np.stack(updates), state)
+        decision, state = rule(np.stack(updates), state, root=root_of(updates))
         x += np.asarray(decision.step)
     np.testing.assert_allclose(new, x, atol=1e-8)
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 from tests.conformance.median import Median
-from tests.conformance.rounds import step_of
+from tests.conformance.rounds import root_of, step_of
 from tests.conformance.test_algorithms import ALGORITHMS, Case
 from tests.torch.pool import Pool, RankFailureError
-from tests.torch.scenarios import Plan, play, quadratic
+from tests.torch.scenarios import TRUSTED, Plan, play, quadratic
 from tests.torch.test_sync import branch
 
 from hewfl import Cohort, Entry, InvalidInputError, LocalPlan, Round
@@ -26,7 +26,6 @@ from hewfl.torch.job import choose_method
 CASES = [*ALGORITHMS, Case("median", Median(), averages=False)]
 REFUSED = (
     *("FedProx", "MinibatchSGD", "qfedavg", "qfedavg-half", "hew-control", "oracle"),
-    "fltrust",
 )
 """In a torch job: losses and local steps of another kind are not to be had there."""
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
@@ -53,8 +52,9 @@ def test_replies_give_what_the_matrix_gives(
         rows = -0.1 - 0.1 * rng.standard_normal((4, d))
         plan = algorithm.plan(cohort, states[0])
         losses = np.arange(1.0, 5.0) if "losses" in algorithm.demands.needs else None
-        known = replace(matrix_round(x, rows, cohort, plan, losses), root=x)
-        round_ = Round(x, in_pieces(rows), cohort, plan, losses, root=x)
+        root = root_of(rows) if "root" in algorithm.demands.needs else None
+        known = replace(matrix_round(x, rows, cohort, plan, losses), root=root)
+        round_ = Round(x, in_pieces(rows), cohort, plan, losses, root=root)
         expected, states[0] = algorithm.decide(known, states[0])
         results, states[1] = algorithm.decide(round_, states[1])
         assert results.weights == pytest.approx(expected.weights, abs=1e-8)
@@ -91,7 +91,10 @@ def test_ranks_give_what_the_matrix_gives(case: Case, pool: Pool) -> None:
         k = np.zeros((n, len(x))) if shift is None else shift
         ends = [branch(i, x, H[i], eta[i], k[i]) for i in range(n)]
         rows = np.stack(ends) - x
-        round_ = matrix_round(x, rows, cohort, LocalPlan(eta, shift))
+        A, b = quadratic(TRUSTED)
+        root = A.T @ (A @ x - b)
+        known = matrix_round(x, rows, cohort, LocalPlan(eta, shift))
+        round_ = replace(known, root=root)
         decision, state = algorithm.decide(round_, state)
         x = x + step_of(decision, rows)
         got = history[0][t]

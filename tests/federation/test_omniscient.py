@@ -337,7 +337,7 @@ def test_a_search_is_as_good_as_a_dense_one(rule: Any, goal: Any) -> None:
         harm(np.tile(mean + s * std, (4, 1))) for s in z * np.linspace(-16, 16, 321)
     ]
     spread = max(tried) - min(tried)
-    assert found >= max(tried) - 0.1 * spread  # 24 calls against 321
+    assert found >= max(tried) - 0.15 * spread  # 24 calls against 321
     assert found >= harm(ALIE(0.3).attack(view))  # never worse than the formula's z
 
 

@@ -142,6 +142,18 @@ def post_local(local: torch.optim.Optimizer, averager: HewAverager) -> Any:
     return optim.PostLocalSGDOptimizer(local, averager)
 
 
+TRUSTED = 9
+"""Whose data the root gradient is on: those of no rank."""
+
+
+def root_loss(module: nn.Module) -> torch.Tensor:
+    """½‖A y − b‖² on the data of the root."""
+    A, b = map(torch.tensor, quadratic(TRUSTED))
+    y = torch.cat([part.double().reshape(-1) for part in module.parameters()])
+    loss: torch.Tensor = 0.5 * ((A @ y - b) ** 2).sum()
+    return loss
+
+
 def play(rank: int, _: int, plan: Plan) -> list[RoundView]:
     """The rounds of a job; each is closed by hand, to look at both sides of it."""
     module: nn.Module = Quadratic(rank, plan.dtypes)
@@ -154,6 +166,7 @@ def play(rank: int, _: int, plan: Plan) -> list[RoundView]:
     with HewLocalSGD(
         module, optimizer, never, make_aggregator(plan.rule), None, plan.options
     ) as local:
+        local.set_root(lambda: root_loss(module))
         for t in range(plan.rounds):
             start = flat(module)
             descend(module, optimizer, plan.steps[rank])

@@ -162,3 +162,19 @@ def test_a_lost_rank_is_told_what_to_do(pool: Pool) -> None:
     (lost, _), (_, texts) = pool.run(cleared, 2)
     assert lost == [(1,), (), ()]
     assert len(texts) == 1
+
+
+def stopped_schedule(rank: int, _: int) -> Any:
+    """The learning rate is zero when the averager sees it, after the last step."""
+    module = Quadratic(rank, (torch.float32,))
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    averager = HewAverager(module.parameters(), 1)
+    descend(module, optimizer, 1)
+    optimizer.param_groups[0]["lr"] = 0.0
+    averager.average_parameters(optimizer.param_groups)
+    return averager.last
+
+
+def test_a_learning_rate_of_zero_is_no_error(pool: Pool) -> None:
+    """A scheduler may have stepped already; the rank is idle, as with HewLocalSGD."""
+    assert pool.run(stopped_schedule, 2) == [None] * 2

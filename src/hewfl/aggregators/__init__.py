@@ -37,6 +37,7 @@ from hewfl.aggregators.distance import (
     MultiKrum,
 )
 from hewfl.aggregators.exact import ExactWeights
+from hewfl.aggregators.hostile import AngleMix, RootWeights
 from hewfl.aggregators.min_norm import FedAWARE, FedMGDAPlus
 from hewfl.aggregators.oracle import Oracle
 from hewfl.aggregators.preaggregation import (
@@ -73,6 +74,7 @@ _MAKERS: dict[str, tuple[Callable[..., Aggregator], dict[str, Any]]] = {
     "agreement": (Agreement, {}),
     "sieve": (Sieve, {}),
     "trust": (Trust, {}),
+    "root-weights": (RootWeights, {}),
     "disagreement": (Disagreement, {}),
     "geometric-median": (GeometricMedian, {}),
     "coordinate-median": (CoordinateMedian, {}),
@@ -101,6 +103,7 @@ PREAGGREGATIONS: Mapping[str, type[PreAggregation]] = MappingProxyType(
         "nnm": NNM,
         "bucketing": Bucketing,
         "softmix": SoftMix,
+        "angle-mix": AngleMix,
         "worker-momentum": WorkerMomentum,
     }
 )
@@ -271,9 +274,11 @@ def find_maker(name: object) -> tuple[Any, dict[str, Any]]:
 
 __all__ = [
     "ARC", "CAF", "MDA", "NAMES", "NNM", "PREAGGREGATIONS", "Aggregator", "Agreement",
-    "Bucketing", "Bulyan", "CenteredClipping", "Certified", "Clip", "CoordinateMedian",
+    "AngleMix", "Bucketing", "Bulyan", "CenteredClipping", "Certified", "Clip",
+    "CoordinateMedian",
     "Disagreement", "DnC", "ExactWeights", "FLTrust", "FedAWARE", "FedAdp", "FedExP",
     "FedMGDAPlus", "GeometricMedian", "Krum", "Meamed", "Mean", "MultiKrum",
     "NormalizedMean", "Oracle", "Pipeline", "PowerWeights", "PreAggregation", "QFedAvg",
-    "Sieve", "SignGuard", "SoftMix", "TrimmedMean", "Trust", "WorkerMomentum", "make",
+    "RootWeights", "Sieve", "SignGuard", "SoftMix", "TrimmedMean", "Trust",
+    "WorkerMomentum", "make",
 ]  # fmt: skip

@@ -140,15 +140,14 @@ def kappa_model(
 def _along_mean(D: Displacements, reference: Any) -> tuple[float, float]:
     """−⟨g, m⟩ and ‖m‖², times one positive number."""
     p = np.full(D.n, 1 / D.n)
-    if not isinstance(reference, LinearCombination):
-        mean = D.combine(p)
-        return -D.dot(reference_at(reference, D), mean), D.dot(mean, mean)
-    K = replace(
-        D.products(), exponent=0
-    ).uncentred_gram()  # no scale: nothing can overflow
+    products = D.products()
+    K = replace(products, exponent=0).uncentred_gram()  # unscaled: no overflow
     sq_norm = float(p @ K @ p)
     if sq_norm <= D.n * EPS * np.diagonal(K).max():  # m is zero but for rounding
         return 0.0, 0.0
+    if not isinstance(reference, LinearCombination):
+        slope = -float(p @ D.inner(reference_at(reference, D)))
+        return float(np.ldexp(slope, -products.exponent)), sq_norm
     return -float(reference.weights @ K @ p), sq_norm
 
 

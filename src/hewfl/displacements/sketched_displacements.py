@@ -56,6 +56,18 @@ class NeedsEntriesError(HewError, AttributeError):
 
 
 @final
+@dataclass(frozen=True, slots=True, eq=False)
+class SketchedVector:
+    """A vector of which only a sketch is known, such as a root gradient.
+
+    Attributes:
+        data: k numbers, with the signs of the displacements' sketches.
+    """
+
+    data: Float64[Array, " k"]
+
+
+@final
 @dataclass(frozen=True)
 class SketchedDisplacements:
     """Products of n vectors of d numbers from their sketches.
@@ -94,16 +106,44 @@ class SketchedDisplacements:
         return self._gram.copy()
 
     def products(self, reference: Any = None, curvature: float = 1.0) -> RoundProducts:
-        """The weight problem of a reference, which must be a sum of displacements.
+        """The weight problem of a reference: a sum of displacements, or a sketch.
 
         Raises:
             NeedsEntriesError: the reference is another vector.
         """
         if reference is None:
             reference = LinearCombination(np.zeros(self.n))
+        if isinstance(reference, SketchedVector):
+            if self.rows is None:
+                raise NeedsProductsError
+            rows = DenseDisplacements(self.rows, np, *self.rows.shape)
+            return rows.products(reference.data, curvature)
         if not isinstance(reference, LinearCombination):
             raise NeedsEntriesError
         return self._products.with_reference(reference.weights, curvature)
+
+    def inner(self, vector: Any) -> Float64[Array, " n"]:
+        """⟨Δ_i, v⟩ for a vector with a sketch.
+
+        Raises:
+            NeedsEntriesError: the vector has none.
+            NeedsProductsError: the displacements have none.
+        """
+        if not isinstance(vector, SketchedVector):
+            raise NeedsEntriesError
+        if self.rows is None:
+            raise NeedsProductsError
+        return np.asarray(self.rows @ vector.data)
+
+    def dot(self, u: Any, v: Any) -> float:
+        """⟨u, v⟩ of two vectors with a sketch.
+
+        Raises:
+            NeedsEntriesError: one has none.
+        """
+        if not (isinstance(u, SketchedVector) and isinstance(v, SketchedVector)):
+            raise NeedsEntriesError
+        return float(u.data @ v.data)
 
     def distortion(self, failure: float) -> tuple[float, float]:
         """Of sketches of random signs (`hewfl.displacements.count_sketch`)."""

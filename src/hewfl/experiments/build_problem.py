@@ -24,6 +24,7 @@ from hewfl.experiments.spec_sections import (
     DataSpec,
     make_local_steps,
     make_participation,
+    make_root,
     make_scenario,
 )
 from hewfl.experiments.user_code import user_code_names
@@ -47,13 +48,14 @@ NAMES = {
 
 
 def build_federation(spec: Spec) -> Federation:
-    """The federation of a spec: local steps, batch size, participation, scenario."""
+    """The federation of a spec: work, batch size, participation, scenario, root set."""
     clients = spec.clients
     return Federation(
         make_local_steps(clients.local_steps),
         clients.batch_size,
         make_participation(clients.participation),
         make_scenario(clients.scenario),
+        make_root(clients.root),
     )
 
 

@@ -40,6 +40,7 @@ from hewfl.federation import (
     LocalSteps,
     PoissonSteps,
     RandomParticipation,
+    RootSet,
     RotatingParticipation,
     SampledParticipation,
     Scenario,
@@ -282,6 +283,9 @@ class ClientsSpec:
             with `faults`, a list of tables with `kind` and its fields, and `objective`,
             "honest" (the default) or "all"; a fault may be your own, as kind =
             "my_world:Pull". All clients are honest if absent.
+        root: samples that the server owns, for methods that need a root gradient: a
+            table with `size` and `without`, a list of classes that are left out. The
+            server owns none if absent.
     """
 
     n: Count = 20
@@ -294,6 +298,7 @@ class ClientsSpec:
     local_steps: Any = 4
     participation: Any = "full"
     scenario: Any = None
+    root: Any = None
 
     def __post_init__(self) -> None:
         """Validate the fields.
@@ -307,6 +312,7 @@ class ClientsSpec:
         if not is_own_law(self.participation, PARTICIPATION_GROUP):
             make_participation(self.participation)
         read_scenario(self.scenario)
+        make_root(self.root)
         # The record of a federation may list few of its nodes; natural clients are
         # counted later.
         if self.partition not in ("nodes", "natural"):
@@ -415,6 +421,19 @@ def _scenario(given: Any, make_fault: Callable[[Any, str], Any]) -> Scenario:
         raise invalid(f"{where}.objective", "one of honest, all", repr(objective))
     with rename_errors({"faults": f"{where}.faults"}):
         return Scenario(tuple(faults), objective)
+
+
+def make_root(given: Any) -> RootSet | None:
+    """The root set of a spec: a table with its fields."""
+    if given is None:
+        return None
+    if not isinstance(given, Mapping):
+        raise invalid("clients.root", "a table with `size`", repr(given))
+    check_names(given, ("size", "without"), "clients.root")
+    with rename_errors(
+        {"size": "clients.root.size", "without": "clients.root.without"}
+    ):
+        return RootSet(**given)
 
 
 def _fault(given: Any, where: str) -> Any:

@@ -1,6 +1,6 @@
 """The federation: client sampling, local steps, batch sizes, attacks and faults.
 
-federation      the clients of each round
+federation      the clients of each round; samples that the server owns
 local_steps     samplers of the local steps H_i
 participation   samplers of the clients of a round
 attacks         oblivious faults of clients: labels, updates, hidden batch sizes
@@ -10,7 +10,7 @@ scenario        assignment of faults and attacks to clients
 rng             random streams
 """
 
-from hewfl.federation.federation import Federation
+from hewfl.federation.federation import Federation, RootSet
 from hewfl.federation.local_steps import (
     ChoiceSteps,
     EpochSteps,
@@ -45,6 +45,7 @@ __all__ = [
     "PastParticipation",
     "PoissonSteps",
     "RandomParticipation",
+    "RootSet",
     "RotatingParticipation",
     "SampledParticipation",
     "Scenario",

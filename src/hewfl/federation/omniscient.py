@@ -17,10 +17,10 @@ search for the strength that hurts the rule under attack most.
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
+from statistics import NormalDist
 from typing import Annotated, Any, Literal, final
 
 import numpy as np
-from scipy.special import ndtri
 
 from hewfl.core.array_types import Float64
 from hewfl.core.validation import (
@@ -171,7 +171,8 @@ class ALIE(Validated):
         if f >= n:
             return 0.0
         s = max(n // 2 + 1 - f, 1)
-        return max(float(ndtri((n - f - s) / (n - f))), 0.0)
+        share = (n - f - s) / (n - f)
+        return max(NormalDist().inv_cdf(share), 0.0) if share > 0 else 0.0
 
     def attack(self, view: AttackView) -> Sent:
         """The same update from all attackers."""

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-COHORT, LOCAL_STEPS, SETUP, SAMPLES, SCENARIO, PROBES = 1, 2, 3, 4, 5, 6
+COHORT, LOCAL_STEPS, SETUP, SAMPLES, SCENARIO, PROBES, ROOT = 1, 2, 3, 4, 5, 6, 7
 """Streams of random numbers that must not mix."""
 
 

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from hewfl.core.array_types import Float
 from hewfl.core.validation import Array as Vector
 from hewfl.core.validation import invalid
+from hewfl.displacements.backend import to_host
 
 BUFFERS = ("*running_mean", "*running_var", "*moving_mean", "*moving_variance")
 """Running statistics of PyTorch's and Keras' normalisation layers."""
@@ -161,6 +162,42 @@ def to_vector(layout: ArrayLayout, record: Mapping[str, Array]) -> Float[Vector,
 def to_float64(record: ArrayRecord) -> Float[Vector, " d"]:
     """The vector of a model, in float64."""
     return to_vector(layout_of(record), record).astype(np.float64)
+
+
+def gradient_vector(layout: ArrayLayout, gradient: Any) -> Float[Vector, " d"]:
+    """A gradient of the user as one vector, in float64.
+
+    Args:
+        layout: of the model.
+        gradient: one array for each of the layout, in its order; or a mapping from
+            names, where absent ones are zero.
+
+    Raises:
+        InvalidInputError: names, numbers or shapes are not those of the model.
+    """
+    name, given = "root_fn", dict[str, Any]()
+    if isinstance(gradient, Mapping):
+        unknown = [key for key in gradient if key not in layout.names]
+        if unknown or not gradient:
+            raise invalid(name, f"of the arrays {list(layout.names)}", unknown)
+        given = dict(gradient)
+    else:
+        rows = list(gradient) if isinstance(gradient, Sequence) else [gradient]
+        if len(rows) != len(layout.names):
+            rule = f"{len(layout.names)} arrays, or a mapping from names of arrays"
+            raise invalid(name, rule, f"{len(rows)}")
+        given = dict(zip(layout.names, rows, strict=True))
+    vector = np.zeros(layout.d)
+    for key, shape, place, _ in layout.parts():
+        if key in given:
+            row, what = given[key], f"{name}, its array {key},"
+            part = array_view(row) if isinstance(row, Array) else to_host(row)
+            if part.dtype.kind not in "fiu":
+                raise invalid(what, "of real numbers", f"dtype {part.dtype}")
+            if part.shape != shape:
+                raise invalid(what, f"of shape {shape}", part.shape)
+            vector[place] = part.reshape(-1)
+    return vector
 
 
 def flat_views(layout: ArrayLayout, record: Mapping[str, Array]) -> list[NDArray[Any]]:

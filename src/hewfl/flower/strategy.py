@@ -24,11 +24,13 @@ from hewfl.core.algorithm import Algorithm, Need
 from hewfl.core.array_types import Float64, Int64
 from hewfl.core.round import Cohort
 from hewfl.core.validation import Array, Ints, format_value, invalid, positive, whole
+from hewfl.displacements.count_sketch import CountSketch
 from hewfl.errors import InvalidInputError
 from hewfl.flower import messages as keys
 from hewfl.flower.arrays import (
     PARAMETERS,
     ArrayLayout,
+    gradient_vector,
     layout_of,
     median_buffers,
     split_layout,
@@ -77,6 +79,8 @@ from hewfl.server.trace import RoundRecord
 
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 OnRound = Callable[[int, Mapping[str, float]], object]
+RootFunction = Callable[[ArrayRecord], Mapping[str, Any] | Sequence[Any]]
+"""From the model to a gradient at it, on samples that the server trusts."""
 MAX_SHARE = 0.2
 """Of one client in the sum of the data sizes: docs/results/flower.md."""
 DEFAULT = "sieve"
@@ -112,6 +116,11 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
             the server has them (FedBN: "!*bn*").
         max_norm_ratio: a displacement longer than this times the round's median is left
             out.
+        root_fn: from the model that was sent to a gradient at it, on samples that the
+            server trusts, for aggregators that need a root gradient: one array for each
+            array that the aggregator sees (`judge`), in the model's order; or a mapping
+            from names, where those that are absent count as zero. Called once in each
+            round. Not finite: the round is rejected.
         min_replies: with fewer usable replies a round is rejected.
         phases: 2 for weights from sketches, with `sketch_client_app` on the clients.
         secure: whether the second phase is masked by Flower's SecAgg+.
@@ -143,6 +152,7 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         judge: str | Sequence[str] | None = None,
         aggregate: str | Sequence[str] = "*",
         max_norm_ratio: float = 10.0,
+        root_fn: RootFunction | None = None,
         min_replies: int = 1,
         phases: int = 1,
         secure: bool = False,
@@ -168,6 +178,10 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         # averages are of what is handed over after a round, not of what a round gives
         self.entry = Entry(entry.algorithm, self.server_step.without_average())
         self._check_algorithm()
+        self.root_fn = root_fn
+        if "root" in entry.algorithm.demands.needs and not callable(root_fn):
+            rule = f"a function from the model to a gradient, for {self.entry.name}"
+            raise invalid("root_fn", rule, format_value(root_fn))
         if self.server_step.has_search:
             why = "left out: clients are not asked for losses along the step"
             samples = self.server_step.line_search_samples
@@ -553,6 +567,12 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
             round_ = build_round(anchor, updates, cohort, base, variates=variates)
         except InvalidInputError as error:
             return Outcome(state, "refused", f"rejected: {error}")
+        if "root" in self.entry.algorithm.demands.needs:
+            root = self._root_gradient(opened)
+            if not np.isfinite(root).all():
+                text = "rejected: the root gradient is not finite"
+                return Outcome(state, "refused", text)
+            round_ = replace(round_, root=root)
         before = replace(state, average=None)
         if self.phases == 1:
             options: Any = {"with_terms": True, "whole_state": True}
@@ -567,6 +587,18 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         prefix = "" if outcome.decision else "rejected: "
         after = replace(outcome.state, average=state.average)
         return replace(outcome, state=after, status=prefix + outcome.status)
+
+    def _root_gradient(self, opened: OpenRound) -> Any:
+        """The gradient that `root_fn` gives: whole, or its sketch in two phases.
+
+        Raises:
+            InvalidInputError: it has not the form of the model.
+        """
+        assert self.root_fn is not None, "checked at construction"
+        root = gradient_vector(opened.layout, self.root_fn(opened.arrays))
+        if self.phases == 2:
+            return CountSketch(SKETCH_WIDTH, opened.t).of([root])
+        return root
 
     # -------------------------------------------------------------- evaluation
 

@@ -76,7 +76,6 @@ OLD_NAMES = MappingProxyType(
 """Names of earlier versions, and what they are now."""
 _UNAVAILABLE = {
     "losses": "losses at the model",
-    "root": "a root gradient",
     "truth": "the truth, which only a simulation has",
 }
 """What a Flower federation and a torch job do not supply."""
@@ -127,14 +126,14 @@ def require_available(algorithm: Algorithm[Any], argument: str = "aggregator") -
         argument: what messages call it.
 
     Raises:
-        InvalidInputError: it needs losses, a root gradient, or the truth, or has worker
-            momentum, which is up to the clients there.
+        InvalidInputError: it needs losses or the truth, or has worker momentum, which
+            is up to the clients there.
     """
     demands = algorithm.demands
     missing = {text for need, text in _UNAVAILABLE.items() if need in demands.needs}
     missing |= {_UNAVAILABLE["truth"]} if demands.oracle else set()
     if missing:
-        rule = "one that needs no losses, no root gradient and no truth"
+        rule = "one that needs no losses and no truth"
         got = f"{algorithm.name}, which needs {' and '.join(sorted(missing))}"
         raise invalid(argument, rule, got)
     if demands.worker_momentum > 0:

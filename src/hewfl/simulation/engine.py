@@ -199,10 +199,7 @@ def _entries(methods: Sequence[Algorithm[Any] | Entry]) -> list[Entry]:
 
 
 def _check_simulated(name: str, entry: Entry) -> None:
-    """Require a method whose local work is planned, and that needs no root gradient."""
-    if "root" in entry.algorithm.demands.needs:
-        rule = "one that needs no root gradient: a simulation has none"
-        raise invalid(name, rule, entry.name)
+    """Require a method whose local work is planned."""
     local = getattr(entry.algorithm, "local", None)
     if local is not None and not local.is_planned:
         rule = "one with local work to simulate, such as LocalSGD(0.1)"
@@ -234,13 +231,18 @@ def _setting(
         raise invalid(
             "dtype", "a type of reals, such as numpy.float32", format_value(dtype)
         )
+    for k, entry in enumerate(entries):
+        if "root" in entry.algorithm.demands.needs and federation.root is None:
+            rule = "one that needs no root gradient, or the federation given a RootSet"
+            raise invalid(f"methods[{k}]", rule, entry.name)
     searches = any(entry.server_step.has_search for entry in entries)
     if searches and not isinstance(problem, Probed):
         rule = "one with `sample_losses`, for the line search"
         raise invalid("problem", rule, type(problem).__name__)
-    setting = Setting(
-        problem, federation, entries, whole("seed", seed, least=0), precision
-    )
+    seed, root = whole("seed", seed, least=0), None
+    if federation.root is not None:  # its labels are true
+        root = federation.root.draw(seed, problem)
+    setting = Setting(problem, federation, entries, seed, precision, root)
     return replace(setting, problem=setting.faults.relabel(problem))
 
 

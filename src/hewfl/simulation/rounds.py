@@ -42,6 +42,7 @@ from hewfl.federation.adversary import (
     checked_rows,
     deciding,
 )
+from hewfl.federation.federation import RootSample
 from hewfl.federation.participation import FullParticipation
 from hewfl.federation.scenario import FaultAssignment
 from hewfl.problems.array_operations import two_means
@@ -97,13 +98,14 @@ Observer = Callable[[Step], Mapping[str, float]]
 @final
 @dataclass(frozen=True)
 class Setting:
-    """The constants of a run."""
+    """The constants of a run; `root` where the server owns samples."""
 
     problem: Problem
     federation: Federation
     entries: Sequence[Entry]
     seed: int
     dtype: np.dtype[Any]
+    root: RootSample | None = None
 
     @cached_property
     def faults(self) -> FaultAssignment:
@@ -292,8 +294,9 @@ def run_clients(
             faults, branches, displacements, gradients, cohort
         )
     losses = _client_losses(setting, branches, anchors, cohort)
-    rows = zip(branches, displacements, losses, gradients, strict=True)
-    return (_arrive(setting, *row, cohort) for row in rows)
+    roots = _root_gradients(setting, branches, start)
+    rows = zip(branches, displacements, losses, gradients, roots, strict=True)
+    return (_arrive(setting, branch, cohort, *row) for branch, *row in rows)
 
 
 def _add_momentum(
@@ -370,18 +373,35 @@ def _client_losses(
     return [rows.get(k) for k in range(len(branches))]
 
 
-def _arrive(
+def _root_gradients(
+    setting: Setting,
+    branches: Sequence[_Branch],
+    anchors: Float[Array, "entries d"],
+) -> list[Float64[Array, " d"] | None]:
+    """The gradients on the server's own samples, for the entries that need them."""
+    demands = [setting.demands[branch.index] for branch in branches]
+    needed = [k for k, demand in enumerate(demands) if "root" in demand.needs]
+    if not needed:
+        return [None] * len(branches)
+    assert setting.root is not None, "checked before the rounds"
+    table = setting.root.gradients(anchors[needed])
+    rows = dict(zip(needed, table, strict=True))
+    return [rows.get(k) for k in range(len(branches))]
+
+
+def _arrive(  # noqa: PLR0913, PLR0917 - the parts of a round
     setting: Setting,
     branch: _Branch,
+    cohort: Cohort,
     displacements: Float[Array, "s d"],
     losses: Float64[Array, " s"] | None,
     gradients: Float[Array, "s d"] | None,
-    cohort: Cohort,
+    root: Float64[Array, " d"] | None,
 ) -> _Branch:
     """The round of the clients whose vectors are finite, after the attacks."""
     means = None if gradients is None else _dense(gradients)
     anchor, rows = branch.state.anchor, _dense(displacements)
-    round_ = Round(anchor, rows, cohort, branch.plan, losses, means)
+    round_ = Round(anchor, rows, cohort, branch.plan, losses, means, root)
     branch = replace(branch, round_=_finite_round(round_))
     for k in range(len(setting.faults.attacks)):
         branch = _attack(setting, branch, k)
@@ -409,6 +429,7 @@ def _finite_round(round_: Round) -> Round:
         round_.plan.only(members),
         None if losses is None else losses[members],
         None if means is None else _dense(np.asarray(means)[members]),
+        round_.root,
     )
 
 
@@ -486,6 +507,10 @@ def finish_entry(
         why = "diverged: no displacement was finite"
         stopped = replace(state, diverged=True)
         return EntryRound(stopped, "diverged", why, excluded=excluded)
+    if round_.root is not None and not np.isfinite(round_.root).all():
+        why = "diverged: the root gradient is not finite"
+        stopped = replace(state, diverged=True)
+        return EntryRound(stopped, "diverged", why, cohort, excluded=excluded)
     with rule_errors(entry, f"round {asked.round + 1}, decide"):
         outcome = finish_round(
             entry,

@@ -104,6 +104,8 @@ class HewAverager(ModelAverager):  # type: ignore[misc]  # torch is untyped to m
     ) -> None:
         """Count a step; average where a period ends, as `PeriodicModelAverager` does.
 
+        Call it before a scheduler's step: at a learning rate of zero a rank is idle.
+
         Args:
             params: the model's parameters, or an optimiser's groups. Their learning
                 rate is η, the mean over parameters where groups differ; without one all

@@ -29,6 +29,7 @@ from hewfl.core.validation import Array, Ints
 from hewfl.displacements.count_sketch import CountSketch
 from hewfl.displacements.dense import as_dense
 from hewfl.displacements.sharded import ShardedDisplacements, VectorShard
+from hewfl.displacements.sketched_displacements import SketchedVector
 from hewfl.torch.collectives import Communicator, Shards
 from hewfl.torch.parameters import Bucket
 from hewfl.torch.shared_model import SharedModel, largest
@@ -115,6 +116,44 @@ class Exchange:
         """The sketches of all ranks from their bytes."""
         rows = np.ascontiguousarray(table).view(self._sketch_dtype)
         return rows.astype(np.float64)
+
+    # ------------------------------------------------------------- the root gradient
+
+    def sketch_root(
+        self, gradient: Sequence[torch.Tensor] | None, rounds: int
+    ) -> SketchedVector:
+        """The sketch of rank 0's gradient on all ranks: a collective call.
+
+        Args:
+            gradient: bucket by bucket; None on other ranks.
+            rounds: of the displacements' sketches, whose signs it gets.
+        """
+        count_sketch = CountSketch(
+            SKETCH_BYTES // self._sketch_dtype.itemsize, seed=rounds
+        )
+        total: Any = count_sketch.empty(self._model.parameters[0])
+        for bucket, part in zip(self._buckets, gradient or (), strict=False):
+            count_sketch.add(total, part, bucket.begin)
+        total = total.to(self._comm.device)
+        self._comm.broadcast(total)
+        numbers: NDArray[Any] = total.cpu().numpy()
+        return SketchedVector(numbers)
+
+    def shard_root(self, gradient: Sequence[torch.Tensor] | None) -> VectorShard:
+        """Rank 0's gradient on this rank's entries: a collective call.
+
+        Args:
+            gradient: bucket by bucket; None on other ranks.
+        """
+        wholes = []
+        for b, bucket in enumerate(self._buckets):
+            options: Any = {"dtype": bucket.dtype, "device": self._comm.device}
+            whole = torch.zeros(bucket.size, **options)
+            if gradient is not None:
+                whole.copy_(gradient[b])
+            self._comm.broadcast(whole)
+            wholes.append(whole)
+        return self.own_part(wholes)
 
     # ---------------------------------------------------------------------- one sum
 

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from hewfl.aggregators import Aggregator, Sieve
-from hewfl.core.algorithm import Algorithm, Certified, RoundModel
+from hewfl.core.algorithm import Algorithm, Certified, Demands, RoundModel
 from hewfl.core.array_types import Float64
 from hewfl.core.round import Decision
 from hewfl.core.validation import Array, invalid
@@ -39,7 +39,7 @@ from hewfl.torch.parameters import (
 from hewfl.torch.rank_variates import RankVariates, SpreadVariates
 from hewfl.torch.rendezvous import AgreedValue, Rendezvous
 from hewfl.torch.shared_model import SharedModel
-from hewfl.torch.sync_options import Probe, SyncOptions
+from hewfl.torch.sync_options import Probe, RootLoss, SyncOptions
 
 DEFAULT = Sieve(tolerance=0.2, by="equal", per_step=True)
 """The default aggregator: equal weights among ranks that agree with the others. In the
@@ -94,6 +94,8 @@ class Job:
         rounds: rounds done.
         is_over: whether the loops of all ranks have ended.
         probe: measures this rank's loss, for a line search; None until it is set.
+        root: on rank 0, the loss on samples that it trusts; None until it is set.
+        needs_root: whether the algorithm uses its gradient.
         scale: of the learning rates, from line searches.
     """
 
@@ -114,6 +116,7 @@ class Job:
         self.algorithm = algorithm
         self.rounds, self.scale, self.is_over = 0, 1.0, False
         self.probe: Probe | None = None
+        self.root: RootLoss | None = None
         self.unchecked: tuple[Any, Any, RoundModel, Any] | None = None
         self.product = 0.0
         self.pending: tuple[Decision, int] | None = None
@@ -123,7 +126,7 @@ class Job:
         self.comm = comm = Communicator(group, device, options.limit)
         demands, held = algorithm.demands, shard_group(parameters.trainable)
         if held is not None:
-            _check_sharded(group, held, demands.variates, options)
+            _check_sharded(group, held, algorithm.demands, options)
         self.shards = Shards(held, layout.parameters, device, options.limit)
         self.model = SharedModel(
             [local_part(p) for p in trainable],
@@ -142,7 +145,9 @@ class Job:
             )
         by_entries = options.gram == "full" or demands.variates
         by_entries = by_entries or "entries" in demands.needs
-        self.access = Access.ENTRIES if by_entries else Access.NONE
+        self.needs_root = "root" in demands.needs
+        known = Access.PRODUCTS if self.needs_root else Access.NONE
+        self.access = Access.ENTRIES if by_entries else known
         self.reads_anchor = not hasattr(algorithm, "aggregator")
         if options.overlap:
             if by_entries:
@@ -279,13 +284,13 @@ def choose_method(
 
 
 def _check_sharded(
-    group: Any, held: Any, has_variates: bool, options: SyncOptions
+    group: Any, held: Any, demands: Demands, options: SyncOptions
 ) -> None:
     """Check what sharded parameters ask of a job.
 
     Raises:
         InvalidInputError: the group has other ranks of the same replica, or the job has
-            control variates or a line search.
+            control variates, a root gradient or a line search.
     """
     ranks = dist.get_process_group_ranks
     both = sorted(set(ranks(group)) & set(ranks(held)))
@@ -293,9 +298,12 @@ def _check_sharded(
         rule = "the ranks that hold the same shard in other replicas "
         rule += '(`mesh["replicate"].get_group()`)'
         raise invalid("process_group", rule, f"one with ranks {both} of one replica")
-    if has_variates:
+    if demands.variates:
         rule = "one without control variates, where parameters are sharded"
         raise invalid("aggregator", rule, "one with them")
+    if "root" in demands.needs:
+        rule = "one that needs no root gradient, where parameters are sharded"
+        raise invalid("aggregator", rule, "one that needs it")
     samples = options.server_step.line_search_samples
     if samples is not None:
         rule = "left out where parameters are sharded"

@@ -27,6 +27,7 @@ from hewfl.torch.state_dicts import job_state, load_job_state
 from hewfl.torch.sync import apply_pending, sync
 from hewfl.torch.sync_options import (
     Probe,
+    RootLoss,
     SyncOptions,
     SyncReport,
     refuse_old_arguments,
@@ -199,6 +200,29 @@ class HewLocalSGD:
         if not callable(probe):
             raise invalid("probe", "a function", probe)
         self._job.probe = probe
+
+    def set_root(self, loss: RootLoss) -> None:
+        """Set the loss on samples that rank 0 trusts, for a root gradient.
+
+            if dist.get_rank() == 0:
+                local.set_root(lambda: loss_of(model, trusted_batch))
+
+        For aggregators that need one, such as `ExactWeights("root")`. In each round
+        rank 0 computes the gradient of this loss at the common model, and sends it, or
+        its sketch, to all. The gradient comes from one place because the others' data
+        are what it judges: a sum over ranks would contain a term of each bad rank. The
+        function must be set on rank 0, and is not called on others. Switch dropout and
+        batch normalisation to evaluation mode inside.
+
+        Args:
+            loss: computes the loss at the present parameters, with gradients.
+
+        Raises:
+            InvalidInputError: it is not callable.
+        """
+        if not callable(loss):
+            raise invalid("loss", "a function", loss)
+        self._job.root = loss
 
     def log_metrics(self, **metrics: SupportsFloat) -> None:
         """Add numbers to the trace of the last round; see `SyncOptions.folder`.

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from hewfl.core.algorithm import Modelled, RoundModel
 from hewfl.core.array_types import Float64, Int64
+from hewfl.core.displacements import LinearCombination
 from hewfl.core.round import Cohort, Decision, LocalPlan, Round
 from hewfl.core.validation import Array, Ints, invalid
 from hewfl.displacements.sketched_displacements import (
@@ -81,7 +82,7 @@ def sync(job: Job, work: RankWork) -> SyncReport | None:
     if samples is not None and job.probe is None:
         rule = "left out without a probe (`HewLocalSGD.set_probe`)"
         raise invalid("server_step.line_search_samples", rule, samples)
-    uncounted = work.total_step == 0 and _has_moved(job)
+    uncounted = work.steps == 0 and _has_moved(job)
     counts = job.shards.sum(np.array([uncounted, work.tokens], dtype=np.float64))
     work = replace(work, uncounted=bool(counts[0]), tokens=int(counts[1]))
     apply_pending(job)
@@ -188,11 +189,74 @@ def _initialise_variates(job: Job, records: RankRecords) -> None:
 
 def _aggregate(job: Job, records: RankRecords) -> RoundOutcome:
     """Decide and move, with as much access to displacements as necessary."""
+    gradient, error = None, None
+    if job.needs_root and job.comm.rank == 0:
+        try:
+            gradient = _root_gradient(job)
+        except Exception as reason:  # a function of the user; other ranks wait
+            error, wholes = reason, job.model.anchor
+            gradient = [torch.full_like(whole, torch.nan) for whole in wholes]
+    try:
+        return _aggregate_with(job, records, gradient)
+    except RankError:
+        if error is not None:
+            raise error from None
+        raise
+
+
+def _root_gradient(job: Job) -> list[torch.Tensor]:
+    """The gradient of the loss on trusted samples at x, bucket by bucket.
+
+    Raises:
+        InvalidInputError: no loss was set, or it has no gradient.
+    """
+    if job.root is None:
+        rule = "set on rank 0 (`HewLocalSGD.set_root`)"
+        raise invalid("root", f"{rule} for {job.algorithm.name}", "none")
+    model = job.model
+    with model.restore_parameters(), torch.enable_grad():
+        model.set_parameters()
+        loss = job.root()
+        if not isinstance(loss, torch.Tensor) or not loss.requires_grad:
+            raise invalid("root", "a loss with gradients", loss)
+        grads = torch.autograd.grad(loss, model.parameters, allow_unused=True)
+    whole = [
+        torch.zeros_like(y) if g is None else g.contiguous()
+        for y, g in zip(model.parameters, grads, strict=True)
+    ]
+    return [torch.cat(bucket.views(whole)) for bucket in model.layout.buckets]
+
+
+def _share_root(job: Job, gradient: list[torch.Tensor] | None) -> Any:
+    """Rank 0's gradient in the form of the displacements; None where none is needed.
+
+    Raises:
+        RankError: on every rank, if it is not finite or rank 0 could not compute it.
+    """
+    if not job.needs_root:
+        return None
+    if job.access is Access.ENTRIES:
+        root: Any = job.exchange.shard_root(gradient)
+        bad = job.comm.sum(np.array([float(not is_finite(root.data))]))
+        finite = bad[0] == 0
+    else:
+        root = job.exchange.sketch_root(gradient, job.rounds)
+        finite = bool(np.isfinite(root.data).all())
+    if not finite:
+        raise RankError("the root gradient of rank 0 is not finite, or it has none")
+    return root
+
+
+def _aggregate_with(
+    job: Job, records: RankRecords, gradient: list[torch.Tensor] | None
+) -> RoundOutcome:
+    """Decide and move; `gradient` is the root gradient on rank 0, where needed."""
     while True:
         try:
+            root = _share_root(job, gradient)
             if job.access < Access.ENTRIES:
-                return _aggregate_sum(job, records)
-            return _aggregate_entries(job, records)
+                return _aggregate_sum(job, records, root)
+            return _aggregate_entries(job, records, root)
         except NeedsProductsError:
             job.access = Access.PRODUCTS
         except NeedsEntriesError:
@@ -206,12 +270,12 @@ def _aggregate(job: Job, records: RankRecords) -> RoundOutcome:
             job.access = Access.ENTRIES
 
 
-def _aggregate_sum(job: Job, records: RankRecords) -> RoundOutcome:
+def _aggregate_sum(job: Job, records: RankRecords, root: Any) -> RoundOutcome:
     """Decide from sketches or counts; then one sum."""
     exchange = job.exchange
     participants, unmoved, rows = _gather_sketches(job, records)
     sketches = SketchedDisplacements(len(participants), job.shards.total, rows)
-    round_ = _make_round(job, NoAnchor(), sketches, participants, records)
+    round_ = _make_round(job, NoAnchor(), sketches, participants, records, root)
     decision, state = checked_decision(job.algorithm, round_, job.state)
     if decision.step is not None:
         raise NeedsEntriesError
@@ -236,7 +300,7 @@ def _aggregate_sum(job: Job, records: RankRecords) -> RoundOutcome:
     has_value = decision.value is not None and rows is not None
     if has_value and isinstance(algorithm, Modelled):
         model = algorithm.model(round_, job.state)
-        if model is not None:
+        if model is not None and isinstance(model.reference, LinearCombination | None):
             unchecked = participants, decision.weights, model, rows
     try:
         steps, search = _search_line(
@@ -249,7 +313,7 @@ def _aggregate_sum(job: Job, records: RankRecords) -> RoundOutcome:
             raise
         job.access = Access.PRODUCTS  # once: sketches show whose model is not finite
         try:
-            return _aggregate_sum(job, records)
+            return _aggregate_sum(job, records, root)
         finally:
             job.access = Access.NONE
     _commit(job, job.rounds)
@@ -279,7 +343,7 @@ def _gather_sketches(
     return participants, unmoved, rows
 
 
-def _aggregate_entries(job: Job, records: RankRecords) -> RoundOutcome:
+def _aggregate_entries(job: Job, records: RankRecords, root: Any) -> RoundOutcome:
     """Exchange shards, so that the algorithm sees all entries."""
     exchange, variates = job.exchange, job.variates
     total_steps = records.rows["total_step"]
@@ -289,7 +353,7 @@ def _aggregate_entries(job: Job, records: RankRecords) -> RoundOutcome:
     anchor: Any = NoAnchor()
     if job.reads_anchor:
         anchor = np.asarray(exchange.own_part(job.model.anchor))
-    round_ = _make_round(job, anchor, shards, participants, records)
+    round_ = _make_round(job, anchor, shards, participants, records, root)
     assert shards is not None, "there is a participant"
     decision, state = checked_decision(job.algorithm, round_, job.state)
     if _is_rejected(job, decision):
@@ -341,6 +405,7 @@ def _make_round(
     displacements: Any,
     participants: Int64[Ints, " s"],
     records: RankRecords,
+    root: Any,
 ) -> Round:
     """The round that the algorithm sees.
 
@@ -366,7 +431,7 @@ def _make_round(
     sizes = tokens if is_counted else np.ones_like(tokens)
     cohort = Cohort(participants, H, np.ones_like(H), sizes, job.comm.ranks, job.rounds)
     plan = LocalPlan(records.rows["total_step"][participants] / H)
-    return Round(anchor, displacements, cohort, plan)
+    return Round(anchor, displacements, cohort, plan, root=root)
 
 
 def _search_line(

@@ -9,6 +9,8 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, Literal, SupportsFloat, TypeVar, final
 
+import torch
+
 from hewfl.core.validation import invalid
 from hewfl.displacements.sketched_displacements import SketchCheck
 from hewfl.server.line_search import LineSearchResult
@@ -18,6 +20,8 @@ Loss = Callable[[], SupportsFloat]
 """The loss of the model at its present parameters, on samples drawn before."""
 Probe = Callable[[int], Loss]
 """Draws that many fresh samples of this rank, and returns the loss on them."""
+RootLoss = Callable[[], torch.Tensor]
+"""The loss of the model at its present parameters, on samples that are trusted."""
 
 
 @final

@@ -1,0 +1,248 @@
+"""Rules for hostile clients, which see everything and work together.
+
+    make("angle-mix+geometric-median")      fewer than half are hostile
+    make("root-weights")                    the server owns samples besides
+
+Both use nothing but products of the updates, and of the updates with the root gradient.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, final
+
+import numpy as np
+
+from hewfl.aggregators.aggregator import Aggregator
+from hewfl.aggregators.distance import (
+    RESOLVED,
+    central_distance,
+    sq_distances,
+    weiszfeld,
+)
+from hewfl.aggregators.preaggregation import PreAggregation, median_length
+from hewfl.core.algorithm import Need
+from hewfl.core.array_types import Float64, Int64
+from hewfl.core.round import Decision, Round
+from hewfl.core.validation import Array, BelowOne, Ints, PerClient, invalid
+from hewfl.solver.simplex import solve_simplex_qp
+
+SMOOTHING, STEPS = 1e-6, 200
+"""Of the geometric median, whose last digits do not matter here."""
+FULL = 0.5
+"""Share of the median trust from which on a client counts in full."""
+LENGTHENING = 2.0
+"""Lengths up to this multiple of the median make the step longer again."""
+
+
+def gram_and_exponent(displacements: Any) -> tuple[Float64[Array, "n n"], int]:
+    """⟨Δ_i, Δ_j⟩ · 2^−e and e, which is even: no product overflows."""
+    products = displacements.products()
+    return replace(products, exponent=0).uncentred_gram(), products.exponent
+
+
+def angle_map(gram: Float64[Array, "n n"], shares: PerClient) -> Float64[Array, "n n"]:
+    """M²: two means over the clients whose updates are at an acute angle.
+
+    Args:
+        gram: ⟨Δ_i, Δ_j⟩.
+        shares: p > 0.
+
+    Returns:
+        A matrix whose rows sum to one.
+    """
+    acute = gram > 0
+    np.fill_diagonal(acute, True)
+    M = acute * shares
+    M /= M.sum(axis=1, keepdims=True)
+    return np.asarray(M @ M)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class AngleMix(PreAggregation):
+    """Means of the updates at an acute angle, clipped at the median length.
+
+        s_i = min{1, median_j ‖Δ_j‖/‖Δ_i‖}
+        M_ij ∝ 1 where ⟨Δ_i, Δ_j⟩ > 0 or i = j,   rows of M sum to one
+        A = M² diag(s)
+
+    A pre-aggregation of this library, to be used before a geometric median:
+    `make("angle-mix+geometric-median")`. There is nothing to tune, and no memory.
+    Distances between updates of unequal data are almost equal, whoever sends them:
+    updates have as much noise as length. Angles are not: an update that undoes the
+    mean of the others is at an obtuse angle to most of them. An update that is alone
+    keeps its own direction, and is one vector of many for the median.
+
+    Fewer than half of the clients may be hostile.
+
+    Examples:
+        >>> import numpy as np
+        >>> from hewfl.aggregators import make
+        >>> updates = np.array([[1.0, 0.2], [1.0, -0.2], [0.9, 0.0], [-9.0, 0.0]])
+        >>> decision, _ = make("angle-mix+geometric-median")(updates)
+        >>> decision.weights.round(2)
+        array([0.33, 0.33, 0.33, 0.  ])
+    """
+
+    name: ClassVar[str] = "angle mixing"
+
+    def linear_map(self, round_: Round) -> Float64[Array, "n n"]:
+        """M² diag(s)."""
+        gram, _ = gram_and_exponent(round_.displacements)
+        lengths = np.sqrt(np.diagonal(gram))
+        bound = median_length(lengths)
+        scale = bound / np.maximum(lengths, bound)
+        return np.asarray(angle_map(gram, np.ones(len(gram))) * scale)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class RootState:
+    """What is remembered of all clients.
+
+    Attributes:
+        descent: Σ_t β^t ⟨Δ_i, −g⟩/‖Δ_i‖ over the rounds of client i, the last one
+            first.
+        steepness: Σ_t β^t ‖g‖ over the same rounds.
+    """
+
+    descent: PerClient
+    steepness: PerClient
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class RootWeights(Aggregator):
+    """Exact weights among the clients that a root gradient trusts.
+
+    The root g is a gradient that the server computes on samples of its own. It judges
+    directions over rounds; the clients it trusts decide about the rest among
+    themselves.
+
+        ρ_i = Σ_t β^t ⟨Δ_i, −g⟩/‖Δ_i‖ / Σ_t β^t ‖g‖        mean cosine, by steepness
+        p_i = min{1, max{0, ρ_i} / (½ median of the positive ρ_j)}
+        s_i = min{1, ℓ/‖Δ_i‖},   ℓ the median length where p_i > 0
+        z   = geometric median, by p, of the angle-mixed s_iΔ_i
+        t   = ½ (z − ‖z‖ g/‖g‖)
+        w   = argmin over w ∈ Δ_n of ½‖Σ w_is_iΔ_i − t‖² + (ℓ̄²/2)‖w − v‖²
+        step = a Σ w_is_iΔ_i,   a = Σ p_i min{‖Δ_i‖, 2ℓ} / Σ p_i min{‖Δ_i‖, ℓ}
+
+    v are the weights of z and ℓ̄² the mean of the squared clipped lengths. A late
+    gradient of a small root set is mostly noise; weighted by steepness the early
+    rounds, where it is not, decide. Nobody gains by a cosine above half of the median
+    one, by a length above twice the median, or by being near the centre.
+
+    What it does not do: a root of few samples, without some classes or of another
+    distribution trusts and distrusts wrongly, and an attacker that knows the root can
+    move what the root does not see. With more than half of the clients hostile the
+    root alone protects: attackers that know it win.
+
+    Where all clients have gone uphill so far no step is taken, and the status says so.
+    A root gradient of zero judges nobody.
+
+    Attributes:
+        memory: β from 0 to below 1; 0.98 remembers about fifty rounds.
+    """
+
+    memory: BelowOne = 0.98
+
+    name: ClassVar[str] = "Root weights"
+    needs: ClassVar[frozenset[Need]] = frozenset({"root", "clients"})
+
+    def init(self, n: int, d: int) -> RootState:
+        """No client was seen."""
+        return RootState(np.zeros(n), np.zeros(n))
+
+    def decide(self, round_: Round, state: RootState) -> tuple[Decision, RootState]:
+        """The root's judgement of this round into the memory, then the weights."""
+        if round_.root is None:
+            raise invalid("root", f"given for {self.name}", "None")
+        D, i = round_.displacements, round_.cohort.clients
+        gram, exponent = gram_and_exponent(D)
+        steep = float(np.sqrt(D.dot(round_.root, round_.root)))
+        slopes = -np.ldexp(D.inner(round_.root), -exponent // 2)  # exponents are even
+        lengths = np.sqrt(np.diagonal(gram))
+        descent = np.divide(slopes, lengths, out=np.zeros(D.n), where=lengths > 0)
+        descent = np.clip(descent, -steep, steep)
+        state = RootState(
+            _after(state.descent, i, self.memory, descent),
+            _after(state.steepness, i, self.memory, np.full(D.n, steep)),
+        )
+        if not lengths.any():
+            return Decision(np.full(D.n, 1 / D.n), "no client moved"), state
+        trust = root_trust(state.descent[i], state.steepness[i])
+        trusted = np.flatnonzero(trust)
+        weights = np.zeros(D.n)
+        if len(trusted) == 0:
+            return Decision(weights, "no client is trusted: all go uphill"), state
+        down = descent * lengths / steep if steep > 0 else np.zeros(D.n)
+        part, gap = trusted_weights(
+            gram[np.ix_(trusted, trusted)], down[trusted], trust[trusted]
+        )
+        weights[trusted] = part
+        status = f"the root trusts {len(trusted)} of {D.n}"
+        return Decision(weights, status, float(np.ldexp(gap, exponent))), state
+
+
+def root_trust(descent: PerClient, steepness: PerClient) -> PerClient:
+    """p_i, of a client's sums; one for all where no root was steep."""
+    if not steepness.any():
+        return np.ones(len(descent))
+    cosines = np.divide(
+        descent, steepness, out=np.zeros(len(descent)), where=steepness > 0
+    )
+    positive = cosines[cosines > 0]
+    if len(positive) == 0:
+        return np.zeros(len(descent))
+    trust = cosines / (FULL * float(np.median(positive)))
+    return np.clip(trust, 0.0, 1.0)
+
+
+def trusted_weights(
+    gram: Float64[Array, "n n"], down: PerClient, trust: PerClient
+) -> tuple[PerClient, float]:
+    """Weights of the clients with trust, and the gap of the quadratic problem.
+
+    Args:
+        gram: ⟨Δ_i, Δ_j⟩.
+        down: ⟨Δ_i, −g⟩/‖g‖.
+        trust: p > 0.
+    """
+    lengths, p = np.sqrt(np.diagonal(gram)), trust / trust.sum()
+    bound = median_length(lengths)
+    scale = bound / np.maximum(lengths, bound)
+    clipped = scale[:, None] * gram * scale
+    v = mixed_median(clipped, p)
+    toward = clipped @ v  # ⟨s_iΔ_i, z⟩
+    target = 0.5 * (toward + np.sqrt(max(float(v @ toward), 0.0)) * scale * down)
+    ridge = float(np.diagonal(clipped).mean())
+    if ridge == 0:  # nobody moved
+        return p, 0.0
+    H = clipped + ridge * np.eye(len(p))
+    solution = solve_simplex_qp(H, -target - ridge * v)
+    longer = p @ np.minimum(lengths, LENGTHENING * bound) / (p @ (scale * lengths))
+    return longer * solution.weights * scale, float(solution.gap)
+
+
+def mixed_median(gram: Float64[Array, "n n"], shares: PerClient) -> PerClient:
+    """Weights of the geometric median of the angle-mixed vectors, on the vectors."""
+    M = angle_map(gram, shares)
+    mixed = M @ gram @ M.T
+    apart = sq_distances(mixed)
+    farthest = float(apart.max(initial=0.0))
+    if farthest == 0:
+        return np.asarray(shares @ M)
+    nu = max(SMOOTHING * central_distance(apart), RESOLVED * float(np.sqrt(farthest)))
+    c, _ = weiszfeld(mixed, shares, nu, STEPS)
+    return np.asarray(c @ M / c.sum())
+
+
+def _after(
+    sums: PerClient,
+    clients: Int64[Ints, " s"],
+    memory: float,
+    new: Float64[Array, " s"],
+) -> PerClient:
+    """β times the sums of some clients, and this round's terms."""
+    changed = sums.copy()
+    changed[clients] = memory * sums[clients] + new
+    return changed
