@@ -505,7 +505,7 @@ def test_an_attack_of_ones_own_sees_everything_and_is_kept(place: Path) -> None:
     sleeping = {"kind": "Sleeper", "rounds": 1, "base": own | {"share": 0.4}}
     slept = run(with_faults(sleeping) | {"name": "slept"})
     curves = [r.curve("UniformLocalSGD", "objective") for r in (results, expected)]
-    np.testing.assert_array_equal(*curves)
+    np.testing.assert_array_equal(curves[0], curves[1])
     later = slept.curve("UniformLocalSGD", "objective")
     assert not np.array_equal(later, curves[0])
     for name in ("against", "slept"):

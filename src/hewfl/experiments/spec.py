@@ -232,6 +232,10 @@ def _map_names(
     if not keys:
         if not isinstance(value, Mapping):
             return change(value, where, group)
+        if isinstance(value.get("base"), Mapping):  # an attack made of another one
+            place = path(where, "base")
+            base = _map_names(value["base"], keys, place, group, change)
+            value = {**value, "base": base}
         keys = ("kind",)
     first, *rest = keys
     if first == "[]" and isinstance(value, list | tuple):
