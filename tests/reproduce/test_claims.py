@@ -17,7 +17,7 @@ from reproduce.specs import (
     main_spec,
 )
 
-from hewfl.cli.demo import sentences
+from hewfl.cli.execute import verdict_lines
 from hewfl.experiments.method_spec import MethodSpec
 from hewfl.experiments.results import Results
 from hewfl.experiments.spec import Spec
@@ -174,7 +174,7 @@ def test_a_method_that_diverged_is_behind() -> None:
     assert claims[0].verdict == "agrees"
 
 
-def test_a_method_that_diverged_is_behind_in_the_summary_and_the_demo() -> None:
+def test_a_method_that_diverged_is_behind_in_the_summary_and_the_command() -> None:
     levels = {HEW_CORRECTED: 0.6, "FedAvg": np.nan, "FedNova": 0.5}
     results = made(main_spec("mnist", "het-random"), levels)
     summary = summarise(results)
@@ -189,11 +189,11 @@ def test_a_method_that_diverged_is_behind_in_the_summary_and_the_demo() -> None:
     assert (ahead["mean"], ahead["low"], ahead["seeds"]) == (None, None, 0)
     assert ahead["reason"] == "the other diverged in 7 of 7 seeds"
     assert pairs["FedAvg", "FedNova"]["verdict"] == "worse"
-    lines = sentences(summary)[:3]
-    assert lines[1] == (
-        f"  {HEW_CORRECTED} against FedAvg: better (the other diverged in 7 of 7 seeds)"
+    lines = verdict_lines(summary, "objective")
+    assert lines[0] == (
+        f"{HEW_CORRECTED} against FedAvg: better (the other diverged in 7 of 7 seeds)"
     )
-    assert lines[2].startswith(f"  {HEW_CORRECTED} against FedNova: better (0.79")
+    assert lines[1].startswith(f"{HEW_CORRECTED} against FedNova: better (0.79")
 
 
 def test_a_quantity_that_nobody_measured_is_compared_for_nobody() -> None:

@@ -19,7 +19,7 @@ from reproduce.specs import (
 )
 
 from hewfl.aggregators import NormalizedMean
-from hewfl.cli.demo import demo_spec, faulty_demo_spec
+from hewfl.cli.demo import careless_spec, hostile_spec
 from hewfl.core.round import Cohort
 from hewfl.experiments.method_spec import MethodSpec
 from hewfl.experiments.spec import spec_from_table, template, write_spec
@@ -85,7 +85,7 @@ def test_the_lists_beyond_the_paper_hold_its_own() -> None:
 
 
 def test_every_spec_that_hewfl_makes_passes_and_loads_again() -> None:
-    specs = [demo_spec(), faulty_demo_spec(), cnn_spec(), head_spec(), small()]
+    specs = [careless_spec(), hostile_spec(), cnn_spec(), head_spec(), small()]
     specs += [cnn_equal_spec(), head_equal_spec()]
     specs.append(spec_from_table(tomllib.loads(template())))
     specs += [main_spec("mnist", regime) for regime in REGIMES]

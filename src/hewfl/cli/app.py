@@ -18,7 +18,7 @@ class _Listed(NamedTuple):
 
 
 COMMANDS = {
-    "demo": _Listed("demo", "Compare exact weights with fixed rules on digits."),
+    "demo": _Listed("demo", "Find clients with random labels; resist colluding ones."),
     "run": _Listed("run_commands", "Tune and run an experiment, or continue one."),
     "tune": _Listed("run_commands", "Choose the hyper-parameters that are grids."),
     "resume": _Listed("run_commands", "Continue a run that was stopped."),

@@ -1,115 +1,222 @@
-"""`hewfl demo`: two comparisons on the built-in digits."""
+"""`hewfl demo`: careless and colluding clients on the built-in digits."""
 
-from collections.abc import Sequence
-from importlib.util import find_spec
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 
 from hewfl.cli.error_messages import one_line_errors
-from hewfl.cli.execute import execute, verdict_lines
+from hewfl.cli.execute import run_quietly
 from hewfl.cli.options import Jobs
 from hewfl.experiments.method_spec import MethodSpec
-from hewfl.experiments.plots import figure_run
 from hewfl.experiments.results import Results
 from hewfl.experiments.run_folder import folder_for
 from hewfl.experiments.spec import Spec
 from hewfl.experiments.spec_sections import ClientsSpec, DataSpec, ProblemSpec, TuneSpec
+from hewfl.experiments.statistics import Ranking, rank_methods
 from hewfl.report.page import write_report
+from hewfl.report.page_data import listed
 
-HEW, HEW_PLAIN = "HEW (Alg. 2)", "HEW (Alg. 3)"
-AMPLITUDES, SCALES = (2.0, 8.0, 32.0, 128.0), (0.4, 1.6, 6.4, 25.6)
-RATIOS = (1.01, 1.1, 1.5, 3.0)
-"""They hold their best value; Λ/L ends at its bound, where weights stop to change."""
-EXTENSIONS = 4
-"""How often a list may grow all the same, where the last value is the best."""
-FAULTY_SHARE = 0.15
-"""Of the clients in the second part: three of twenty."""
+CLIENTS, ROOT_SAMPLES = 20, 100
+CARELESS_SHARE, HOSTILE_SHARE = 0.15, 0.4
+"""Of the clients: three of twenty, and eight."""
 NO_WEIGHT = 0.1
 """Less than this part of an equal share is called none."""
-TRUST, ORACLE = "trust", "oracle"
-WIDE = (4.0, 16.0, 64.0, 256.0)
-WIDE_SCALES = (0.8, 3.2, 12.8, 51.2)
+AVERAGE, TRUST, MIXED, ROOTED, LIMIT = (
+    *("FedAvg", "Trust", "AngleMix + median", "RootWeights", "limit"),
+)
+SCALES, AMPLITUDES = (0.8, 3.2, 12.8, 51.2), (4.0, 16.0, 64.0, 256.0)
+"""They hold their best value."""
+EXTENSIONS = 4
+"""How often a list may grow all the same, where the last value is the best."""
+BAR = 20
+"""Characters of a bar of 100 %."""
 
 
-def demo_spec() -> Spec:
-    """Twenty clients with skewed shares of the digits do 1, 2, 4 or 8 local steps.
+def careless_spec() -> Spec:
+    """Three of twenty clients have random labels.
 
-    Every method is tuned over lists that reach as far.
-    """
-    amplitudes = {"amplitude": AMPLITUDES}
-    exact = amplitudes | {"curvature_ratio": RATIOS}
-    scales = {"step_scale": SCALES}
-    return Spec(
-        name="demo",
-        methods=(
-            MethodSpec("HewHet", HEW, {}, exact),
-            MethodSpec("HewHom", HEW_PLAIN, {}, exact),
-            MethodSpec("HewFixed", "HEW-Fixed", {"power": 0.0}, amplitudes),
-            MethodSpec("UniformLocalSGD", "Uniform", {}, scales),
-            MethodSpec("FedAvg", "FedAvg", {}, scales),
-            MethodSpec("FedNova", "FedNova", {}, scales),
-            MethodSpec("Scaffold", "SCAFFOLD", {}, scales),
-        ),
-        rounds=60,
-        seeds=(0, 1, 2),
-        audit_every=5,
-        data=DataSpec("digits"),
-        clients=ClientsSpec(
-            n=20,
-            partition="dirichlet",
-            alpha=0.2,
-            min_samples=8,
-            batch_size=8,
-            local_steps={"kind": "ChoiceSteps", "choices": [1, 2, 4, 8]},
-        ),
-        tune=TuneSpec(rounds=20, seeds=(0, 1, 2), max_extensions=EXTENSIONS),
-    )
-
-
-def faulty_demo_spec() -> Spec:
-    """The digits again, shuffled; three of the twenty clients have random labels.
-
-    The objective is that of the other seventeen. Only the oracle in the last row knows
+    The objective is that of the other seventeen. Only the limit, in the last row, knows
     which clients they are.
     """
-    amplitudes, scales = {"amplitude": WIDE}, {"step_scale": WIDE_SCALES}
-    exact = {"kappa": 10.0, "normalize": "total_step", "cross_fit": False}
+    methods = {
+        AVERAGE: "FedAvg",
+        "geometric median": "geometric-median",
+        TRUST: "trust",
+        LIMIT: "oracle",
+    }
+    fault = {"kind": "RandomLabels", "share": CARELESS_SHARE}
+    return _spec("demo-random-labels", methods, fault)
+
+
+def hostile_spec() -> Spec:
+    """Eight of twenty clients send one common direction, as long as honest updates.
+
+    The server owns 100 samples, which one of the rules uses.
+    """
+    methods = {
+        AVERAGE: "FedAvg",
+        TRUST: "trust",
+        MIXED: "angle-mix+geometric-median",
+        ROOTED: "root-weights",
+        LIMIT: "oracle",
+    }
+    fault = {"kind": "Drift", "share": HOSTILE_SHARE}
+    return _spec("demo-collusion", methods, fault, {"size": ROOT_SAMPLES})
+
+
+def _spec(name: str, methods: Mapping[str, str], fault: Any, root: Any = None) -> Spec:
+    scales, amplitudes = {"step_scale": SCALES}, {"amplitude": AMPLITUDES}
     return Spec(
-        name="demo-faulty-clients",
-        methods=(
-            MethodSpec("FedAvg", "FedAvg", {}, scales),
-            MethodSpec("HewFixed", "weights by steps", {"power": 1.0}, amplitudes),
-            MethodSpec("exact", "exact weights, kappa 10", exact, amplitudes),
-            MethodSpec("geometric-median", "geometric median", {}, amplitudes),
-            MethodSpec("trust", TRUST, {}, amplitudes),
-            MethodSpec("oracle", ORACLE, {}, amplitudes),
+        name=name,
+        methods=tuple(
+            MethodSpec(method, label, {}, scales if method == "FedAvg" else amplitudes)
+            for label, method in methods.items()
         ),
         rounds=40,
-        seeds=(0, 1, 2),
-        evaluate_every=5,
+        seeds=(0, 1, 2, 3, 4),
+        evaluate_every=2,
         data=DataSpec("digits"),
         problem=ProblemSpec(solve_optimum=False),
         clients=ClientsSpec(
-            n=20,
+            n=CLIENTS,
             partition="iid",
             batch_size=8,
             local_steps={"kind": "ChoiceSteps", "choices": [1, 2, 4, 8]},
-            scenario={"faults": [{"kind": "RandomLabels", "share": FAULTY_SHARE}]},
+            scenario={"faults": [fault]},
+            root=root,
         ),
-        tune=TuneSpec(rounds=20, seeds=(3,), max_extensions=EXTENSIONS),
+        tune=TuneSpec(rounds=20, seeds=(5, 6), max_extensions=EXTENSIONS),
     )
 
 
-def clients_without_weight(results: Results, label: str) -> list[int]:
-    """Clients to which a method gave next to no weight at the end of the first seed.
+def demo(
+    *,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Folder for runs and report.")
+    ] = Path("hewfl-demo"),
+    jobs: Jobs = None,
+) -> None:
+    """Find clients with random labels, and resist clients that collude.
+
+    Twenty clients train a classifier of handwritten digits with 1, 2, 4 or 8 local
+    steps. Every method is tuned over a list of step sizes that holds its best one, and
+    run for five seeds.
+    """
+    console = Console()
+    with one_line_errors():
+        folders = [folder_for(s, output / "runs") for s in _specs()]
+        run_quietly(folders, jobs, console)
+        write_report(folders, output / "report.html")
+        careless, hostile = (folder.results for folder in folders)
+        parts = (careless_part(careless), hostile_part(hostile))
+    seeds = len(careless.spec.seeds)
+    closing = [
+        Text(f"Accuracy on test digits, mean ± deviation of {seeds} seeds.", "dim"),
+        Text(
+            "Step sizes are tuned for every method; the limit knows who is bad.", "dim"
+        ),
+        Text("No rule is best against every attack: docs/hostile.md", "dim"),
+        Text(f"details: {output / 'report.html'}", "bold"),
+    ]
+    for part in (*parts, closing):
+        console.print()
+        for line in part:
+            console.print(line, highlight=False, soft_wrap=True)
+
+
+def _specs() -> tuple[Spec, Spec]:
+    return careless_spec(), hostile_spec()
+
+
+def careless_part(results: Results) -> list[Text]:
+    """Who has random labels, who got no weight, and the accuracies."""
+    bad, dropped = faulty_clients(results, 0), clients_without_weight(results, TRUST, 0)
+    n, seeds = results.spec.clients.n, results.spec.seeds
+    exact = sum(
+        clients_without_weight(results, TRUST, k) == faulty_clients(results, k)
+        for k in range(len(seeds))
+    )
+    first = f"{_number(len(bad))} of {_number(n).lower()} clients have random labels: "
+    first += f"{listed(map(str, bad))} (seed {seeds[0]})."
+    second = f"{TRUST} gives no weight to {listed(map(str, dropped)) or 'nobody'}; "
+    second += f"in {exact} of {len(seeds)} seeds to exactly the bad ones."
+    good = 2 * exact > len(seeds)
+    return [*_finding(good, first, second), *_rows(results, {TRUST: ""})]
+
+
+def hostile_part(results: Results) -> list[Text]:
+    """How many collude, and the accuracies with and without a root reference."""
+    bad, n = len(faulty_clients(results, 0)), results.spec.clients.n
+    ranking = rank_methods(results, "test_accuracy")
+    words = {label: _word(ranking, label) for label in (MIXED, ROOTED)}
+    first = f"{_number(bad)} of {_number(n).lower()} clients collude: they send one "
+    first += "common wrong direction."
+    if len(set(words.values())) == 1:
+        second = f"{MIXED} and {ROOTED} {words[MIXED]} {AVERAGE}."
+    else:
+        each = (f"{label} {word} {AVERAGE}" for label, word in words.items())
+        second = f"{'; '.join(each)}."
+    notes = {
+        MIXED: "no root reference",
+        ROOTED: f"{results.spec.clients.root['size']} root samples",
+    }
+    good = set(words.values()) == {BETTER}
+    rows = _rows(results, notes, {TRUST: "for careless clients"})
+    return [*_finding(good, first, second), *rows]
+
+
+def _finding(good: bool, *lines: str) -> list[Text]:
+    return [Text(line, "bold green" if good else "bold yellow") for line in lines]
+
+
+BETTER = "have more accuracy than"
+
+
+def _word(ranking: Ranking, label: str) -> str:
+    """The verdict on a rule against the average, as a part of a sentence."""
+    verdict = ranking.compare(label, AVERAGE).verdict
+    words = {"better": BETTER, "worse": "have less accuracy than"}
+    return words.get(verdict, "are, with these seeds, not told apart from")
+
+
+def _rows(
+    results: Results, good: Mapping[str, str], other: Mapping[str, str] | None = None
+) -> list[Text]:
+    """A line for each method: accuracy in per cent, a bar, and a note.
+
+    Args:
+        results: of a run.
+        good: notes of the recommended methods.
+        other: notes of others.
+    """
+    width = max(map(len, results.labels))
+    notes = {**(other or {}), **good}
+    lines = []
+    for label in results.labels:
+        values = 100 * results.final(label, "test_accuracy")
+        number = f"{values.mean():.1f} ± {values.std(ddof=1):.1f} %"
+        bar = "━" * round(BAR * values.mean() / 100)
+        style = "green" if label in good else "dim" if label == LIMIT else ""
+        text = f"  {label:{width}}  {number:>12}  {bar:{BAR}}  {notes.get(label, '')}"
+        lines.append(Text(text.rstrip(), "red" if label == AVERAGE else style))
+    return lines
+
+
+def clients_without_weight(results: Results, label: str, seed: int) -> list[int]:
+    """Clients to which a method gave next to no weight at the end of a seed.
 
     By the mean of the last ten rounds, against a tenth of an equal share.
+
+    Args:
+        results: of a run.
+        label: of the method.
+        seed: its position in the spec.
     """
-    records = results.records[0][results.labels.index(label)][-10:]
+    records = results.records[seed][results.labels.index(label)][-10:]
     total = dict.fromkeys(range(results.spec.clients.n), 0.0)
     for record in records:
         for i, weight in zip(record.clients, record.weights, strict=True):
@@ -118,75 +225,12 @@ def clients_without_weight(results: Results, label: str) -> list[int]:
     return sorted(i for i, weight in total.items() if weight < least)
 
 
-def faulty_clients(results: Results) -> list[int]:
-    """The faulty clients of the first seed, from its trace."""
-    return list(results.records[0][0][0].scenario["faulty"])
+def faulty_clients(results: Results, seed: int) -> list[int]:
+    """The faulty clients of a seed, from its trace."""
+    return sorted(results.records[seed][0][0].scenario["faulty"])
 
 
-def demo(
-    *,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="Folder for page and figures.")
-    ] = Path("hewfl-demo"),
-    jobs: Jobs = None,
-) -> None:
-    """Compare exact weights with fixed rules on handwritten digits.
-
-    Twenty clients hold skewed shares and do 1, 2, 4 or 8 local steps each; every
-    method is tuned over lists of step sizes that hold its best one, and run for three
-    seeds. Then three
-    of twenty have random labels, and no rule knows which.
-    """
-    console = Console()
-    console.print(f"[bold]hewfl demo[/]: {escape(str(demo.__doc__).splitlines()[0])}")
-    with one_line_errors():
-        specs = (demo_spec(), faulty_demo_spec())
-        folders = [folder_for(spec, output / "runs") for spec in specs]
-        execute(folders, jobs, console)
-        write_report(folders, output / "report.html")
-        made = [output / "report.html"]
-        good, bad = folders
-        if find_spec("matplotlib") is not None:
-            figure_run(good.results, output / "figure")
-            made += [output / "figure.png", output / "figure.pdf"]
-        lines = [*sentences(good.summary), *faulty_sentences(bad.results, bad.summary)]
-    for line in lines:
-        console.print(line, highlight=False, soft_wrap=True)
-    console.print("made " + ", ".join(map(str, made)), highlight=False)
-
-
-def sentences(summary: dict[str, Any]) -> list[str]:
-    """Verdicts on the pairs of HEW, and the result of the audit."""
-    lines = ["objective, paired by seed, 95 % intervals, Holm's correction:"]
-    every = verdict_lines(summary, "objective")
-    lines += [f"  {line}" for line in every if line.startswith(f"{HEW} against")]
-    audits = [m["audit"] for m in summary["methods"] if m["audit"] is not None]
-    checks = sum(audit["checks"] for audit in audits)
-    violations = sum(audit["violations"] for audit in audits)
-    lines.append(
-        f"certificate of the exact weights checked with exact gradients in {checks} "
-        f"rounds: {violations} violations"
-    )
-    return lines
-
-
-def faulty_sentences(results: Results, summary: dict[str, Any]) -> list[str]:
-    """The faulty clients, the clients without weight, and the accuracies."""
-    final = {m["label"]: m["final"] for m in summary["methods"]}
-    lines = [
-        f"clients with random labels (first seed): {_names(faulty_clients(results))}"
-    ]
-    for label in (TRUST, "FedAvg"):
-        clients = clients_without_weight(results, label)
-        lines.append(f"given no weight by {label}: {_names(clients)}")
-    shown = [
-        f"{label} {mean:.3f}"
-        for label in ("FedAvg", TRUST, ORACLE)
-        if (mean := final[label].get("test_accuracy", {}).get("mean")) is not None
-    ]
-    lines.append(f"test accuracy with three faulty clients: {', '.join(shown)}")
-    return lines
-
-
-def _names(clients: Sequence[int]) -> str:
-    return ", ".join(map(str, clients)) if clients else "none"
+def _number(count: int) -> str:
+    """A count at the beginning of a sentence."""
+    words = {3: "Three", 8: "Eight", 20: "Twenty"}
+    return words.get(count, str(count))

@@ -52,6 +52,12 @@ def execute(
         show_summary(folder, console)
 
 
+def run_quietly(folders: Sequence[Folder], jobs: int | None, console: Console) -> None:
+    """Do the remaining work of runs behind progress bars that disappear."""
+    with _resumable(folders, "hewfl demo", None), Bars(console, transient=True) as bars:
+        run_all(folders, jobs=cores(jobs), progress=bars)
+
+
 def tune_one(
     folder: Folder, jobs: int | None, console: Console, *, cluster: str | None = None
 ) -> None:

@@ -24,7 +24,7 @@ class Bars(Progress):
     stage since it began, without what an earlier start had done.
     """
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, *, transient: bool = False) -> None:
         self._console = console
         self._bars = rich.progress.Progress(
             rich.progress.TextColumn("{task.description}"),
@@ -34,6 +34,7 @@ class Bars(Progress):
             rich.progress.TextColumn("left"),
             _TimeLeft(),
             console=console,
+            transient=transient,
         )
         self._bar: rich.progress.TaskID | None = None
         self._tasks: Sequence[Task] = ()
