@@ -516,7 +516,7 @@ def test_an_attack_of_ones_own_sees_everything_and_is_kept(place: Path) -> None:
 @pytest.mark.parametrize(
     ("fault", "told"),
     [
-        ({"kind": "rules:Idle"}, r"kind` must be a fault or an attack with .*`corrupt` .*has no "),
+        ({"kind": "rules:Idle"}, r"kind` must be a fault or an attack with .*has no "),
         ({"kind": "rules:Shareless"}, "which has no `share`"),
         ({"kind": "rules:Silent"}, "shows its hyper-parameters by `repr`"),
         ({"kind": "rules:Nobody"}, r"faults\[0\].kind` .*no attribute 'Nobody'"),
