@@ -150,3 +150,21 @@ def test_a_new_study_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     os.chdir("..")
     assert "must be one that does not exist yet" in output("new", "my-study", code=2)
     assert "`name` must be a name for a folder" in output("new", "a/.b", code=2)
+
+
+def test_tables_of_classes_and_of_clients(sweep: Path) -> None:
+    (run,) = sweep.glob("small-alpha=0.3-batch_size=2-*")
+    classes = output("table", run, "--by", "class", "--format", "markdown")
+    rows = [line.strip("| ").split(" | ") for line in classes.splitlines()[4:14]]
+    assert [row[0] for row in rows] == list("0123456789")
+    assert all(0 <= float(row[1].split()[0]) <= 1 for row in rows)
+    clients = output(
+        "table", run, "--by", "client", "--seed", "1", "--format", "markdown"
+    )
+    rows = [line.strip("| ").split(" | ") for line in clients.splitlines()[4:9]]
+    assert [row[0] for row in rows] == list("01234")
+    assert sum(int(row[1]) for row in rows) == 240  # 80 % of 300
+    assert sum(float(row[4]) for row in rows) == pytest.approx(1, abs=0.01)
+    wrong = output("table", run, "--by", "client", "--seed", "7", code=2)
+    assert "`--seed` must be one of 0, 1; got 7" in wrong
+    assert "left out without --by client" in output("table", run, "--seed", 0, code=2)

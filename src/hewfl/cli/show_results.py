@@ -23,6 +23,8 @@ from hewfl.experiments.tables import (
     Table,
     as_latex,
     as_markdown,
+    class_table,
+    client_table,
     panel_table,
     run_table,
     target_table,
@@ -44,6 +46,16 @@ def table(
         list[str] | None,
         typer.Option(help="Rounds to a value, as in test_accuracy=0.8. Repeatable."),
     ] = None,
+    by: Annotated[
+        Literal["method", "class", "client"],
+        typer.Option(
+            help="What has a row; a run with several seeds has other clients "
+            "in each of them."
+        ),
+    ] = "method",
+    seed: Annotated[
+        int | None, typer.Option(help="Of --by client; the first if absent.")
+    ] = None,
     form: Annotated[
         Form, typer.Option("--format", help="Markdown or LaTeX to copy from.")
     ] = "terminal",
@@ -56,7 +68,17 @@ def table(
     with one_line_errors():
         panels = open_runs(folders)
         tables: list[Table] = []
-        if not target or quantity:
+        if seed is not None and by != "client":
+            raise invalid("--seed", "left out without --by client", seed)
+        if by != "method":
+            for results in _results(panels).values():
+                first = results.spec.seeds[0] if seed is None else seed
+                is_class = by == "class"
+                each = (
+                    class_table(results) if is_class else client_table(results, first)
+                )
+                tables.append(each)
+        elif not target or quantity:
             tables += _final_tables(panels, quantity)
         for name, value in map(parse_target, target or []):
             tables.append(target_table(_results(panels), name, value))

@@ -39,6 +39,7 @@ class Prepared:
         test_labels: y of the test part.
         classes: names of the labels.
         clients: client of each row of the training part; None if the data have none.
+        test_clients: client of each row of the test part, likewise.
     """
 
     features: Float[Array, "m p"]
@@ -47,6 +48,7 @@ class Prepared:
     test_labels: Int64[Ints, " k"]
     classes: tuple[str, ...]
     clients: Int64[Ints, " m"] | None = None
+    test_clients: Int64[Ints, " k"] | None = None
 
     @property
     def test(self) -> Samples:
@@ -111,6 +113,7 @@ def prepare(  # noqa: PLR0913 - the public door: all but two are optional
         test_labels=row_labels(dataset, test_rows),
         classes=dataset.classes,
         clients=row_clients(dataset, rows),
+        test_clients=row_clients(dataset, test_rows),
     )
 
 

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import import_module
 from typing import Any, final
@@ -15,7 +15,15 @@ from hewfl.core.plugins import check_parts, describe_error, make, passes_user_co
 from hewfl.core.plugins import load as load_code
 from hewfl.core.toml_records import rename_errors
 from hewfl.core.validation import Array, Ints, invalid
-from hewfl.data import Partition, Prepared, TrainingRows, load, partition, prepare
+from hewfl.data import (
+    Partition,
+    Prepared,
+    TrainingRows,
+    class_counts,
+    load,
+    partition,
+    prepare,
+)
 from hewfl.errors import HewError, MissingExtraError, RuleError
 from hewfl.experiments.method_spec import MethodSpec
 from hewfl.experiments.spec import Spec
@@ -30,6 +38,7 @@ from hewfl.experiments.spec_sections import (
 from hewfl.experiments.user_code import user_code_names
 from hewfl.federation import Federation
 from hewfl.problems import Problem, Softmax, softmax_common_pool, softmax_from_arrays
+from hewfl.problems.problem import LocalTests
 from hewfl.server.state import Entry
 
 NAMES = {
@@ -45,6 +54,8 @@ NAMES = {
     "partition": "clients.partition",
 }
 """What loaders and partitions call the fields of a spec."""
+BY_CLASS = ("iid", "dirichlet", "classes", "shards", "quantity")
+"""Partitions under which clients differ in nothing but their classes and sizes."""
 
 
 def build_federation(spec: Spec) -> Federation:
@@ -158,7 +169,37 @@ def _new_softmax(spec: Spec, seed: int) -> Softmax:
     test = tuple(_on_device(spec, part) for part in prepared.test)
     if clients.partition == "pool":
         return softmax_common_pool(X, y, clients.n, l2=l2, test=test)
-    return softmax_from_arrays(X, y, shards_of(spec, seed), l2=l2, test=test)
+    shards = shards_of(spec, seed)
+    problem = softmax_from_arrays(X, y, shards, l2=l2, test=test)
+    mixes = class_counts(prepared.labels, shards, problem.classes)
+    tests = local_tests(spec, mixes, prepared.test_labels, prepared.test_clients)
+    return replace(problem, local_tests=tests)
+
+
+def local_tests(
+    spec: Spec,
+    mixes: Int64[Ints, "n c"],
+    test_labels: Int64[Ints, " k"],
+    test_clients: Int64[Ints, " k"] | None,
+) -> LocalTests | None:
+    """What each client is judged by: its own test samples, else its mix of classes.
+
+    A mix of classes describes a client only where the partition goes by classes, or by
+    nothing: None for other partitions.
+
+    Args:
+        spec: of the run.
+        mixes: training samples of each client and class.
+        test_labels: classes of the test samples.
+        test_clients: their clients, if the data have any.
+    """
+    if spec.clients.partition == "natural":
+        assert test_clients is not None  # as the training part has clients
+        return LocalTests(test_clients, len(mixes))
+    if spec.clients.partition not in BY_CLASS:
+        return None
+    shares = mixes / mixes.sum(axis=1, keepdims=True)
+    return LocalTests(test_labels, mixes.shape[1], shares)
 
 
 def shards_of(spec: Spec, seed: int) -> Partition:

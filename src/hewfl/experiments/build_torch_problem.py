@@ -9,6 +9,7 @@ from hewfl.core.plugins import make
 from hewfl.core.validation import format_value, invalid
 from hewfl.data import (
     TrainingRows,
+    class_counts,
     load,
     partition,
     row_clients,
@@ -17,6 +18,7 @@ from hewfl.data import (
 )
 from hewfl.data.dataset import Dataset
 from hewfl.data.prepare import feature_rows
+from hewfl.experiments.build_problem import local_tests
 from hewfl.experiments.spec import Spec
 from hewfl.experiments.spec_sections import MODELS, MODELS_GROUP
 from hewfl.problems.module.models import classifier_head, medium_cnn
@@ -97,6 +99,12 @@ def build_module(spec: Spec, seed: int) -> TorchModule:
             optimiser=wanted.optimiser,
             precision=wanted.precision,
             client_chunk=wanted.client_chunk,
+        ),
+        local_tests=local_tests(
+            spec,
+            class_counts(labels_, shards, len(dataset.classes)),
+            row_labels(dataset, test_rows),
+            row_clients(dataset, test_rows),
         ),
     )
 

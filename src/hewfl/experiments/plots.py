@@ -32,7 +32,7 @@ from hewfl.experiments.results import (
 )
 from hewfl.experiments.statistics import final_values, half_width, scale_of
 from hewfl.plotting import COLOURS, legend, name_ends, plain_text, save, save_as
-from hewfl.server.trace import AVERAGED
+from hewfl.server.trace import AVERAGED, SPREAD, WORST
 
 DASHES: tuple[tuple[float, ...], ...] = (
     (),
@@ -96,6 +96,8 @@ QUANTITIES = {
     "pooled": "pooled training objective",
     "test_accuracy": "test accuracy",
     "test_loss": "test loss",
+    WORST: "test accuracy, worst tenth of clients",
+    SPREAD: "deviation of test accuracy over clients",
     "validation_accuracy": "validation accuracy",
     "validation_loss": "validation loss",
 }

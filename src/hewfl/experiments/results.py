@@ -28,7 +28,7 @@ from hewfl.experiments.spec_sections import (
     make_local_steps,
 )
 from hewfl.federation import EpochSteps, TimedSteps
-from hewfl.server.trace import AVERAGED, RoundRecord, from_lines
+from hewfl.server.trace import AVERAGED, WORST, RoundRecord, from_lines
 
 Group = int | float
 """Local steps, or local epochs, which need not be whole."""
@@ -39,11 +39,12 @@ GAPS = {
     "averaged_pooled_gap": "averaged_pooled",
 }
 """Distances from the least value, by the quantity they belong to."""
-_ACCURACIES = ("test_accuracy", "validation_accuracy")
+_ACCURACIES = ("test_accuracy", "validation_accuracy", WORST)
 LARGER_IS_BETTER = (*_ACCURACIES, *(f"{AVERAGED}{name}" for name in _ACCURACIES))
-Axis = Literal["rounds", "scalars", "paper_scalars", "seconds"]
+Axis = Literal["rounds", "bytes", "scalars", "paper_scalars", "seconds"]
 AXES: dict[Axis, str] = {
     "rounds": "rounds",
+    "bytes": "bytes sent",
     "scalars": "scalars sent",
     "paper_scalars": "scalars sent, paper's count",
     "seconds": "seconds",
@@ -162,6 +163,40 @@ class Results:
             One number for each seed.
         """
         return self.curve(label, quantity)[:, -1]
+
+    def accuracies(
+        self, label: str, group: Literal["class", "client"]
+    ) -> Float64[Array, "seeds points groups"]:
+        """Test accuracy of each class or client over the evaluated rounds.
+
+        A client's is that of its own test samples with a natural partition, else the
+        expected one on a test set with its mix of classes.
+
+        Args:
+            label: of the method.
+            group: "class" or "client".
+
+        Returns:
+            One number for each seed, evaluated round and class or client; NaN where
+            there are no test samples.
+
+        Raises:
+            InvalidInputError: the method is unknown, or the run has not measured it:
+                clients by features or by a partition of the user's own have none.
+        """
+        if label not in self.labels:
+            raise invalid("label", f"one of {', '.join(self.labels)}", repr(label))
+        entry = self.labels.index(label)
+        rows = [
+            [by_entry[entry][t].accuracies.get(group) for t in self.rounds]
+            for by_entry in self.records
+        ]
+        known = [len(row) for by_round in rows for row in by_round if row is not None]
+        if not known:
+            raise invalid("group", "one that was measured", repr(group))
+        blank = [np.nan] * max(known)
+        full = [[blank if row is None else row for row in r] for r in rows]
+        return np.array(full, dtype=np.float64)
 
     def frame(self, library: str = "pandas") -> Any:
         """All measured numbers as a DataFrame of tidy rows.
@@ -389,6 +424,9 @@ def axis_values(
         return np.tile(rounds, (len(results.records), 1))
     if axis == "seconds":
         return _seconds(results, label)
+    if axis == "bytes":  # numbers are sent in the precision of the run
+        size = np.dtype(results.spec.dtype).itemsize
+        return results.curve(label, "scalars") * size
     return results.curve(label, axis)
 
 

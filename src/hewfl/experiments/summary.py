@@ -9,14 +9,16 @@ import numpy as np
 
 from hewfl.core.array_types import Float64
 from hewfl.core.validation import Array
+from hewfl.errors import InvalidInputError
 from hewfl.experiments.results import Results, measured
 from hewfl.experiments.spec import portable_table
 from hewfl.experiments.statistics import RANKED, rank_methods
-from hewfl.server.trace import AVERAGED, RoundRecord
+from hewfl.server.trace import AVERAGED, SPREAD, WORST, RoundRecord
 
 _OF_MODELS = (
     *("objective", "gap", "pooled", "pooled_gap"),
     *("validation_accuracy", "validation_loss", "test_accuracy", "test_loss"),
+    *(WORST, SPREAD),
 )
 _AVERAGED = (f"{AVERAGED}{quantity}" for quantity in _OF_MODELS)
 QUANTITIES = (*_OF_MODELS, *_AVERAGED, "scalars", "paper_scalars")
@@ -61,12 +63,63 @@ def _method(results: Results, entry: int) -> dict[str, Any]:
         "is_limit": method.label in results.yardsticks,
         "parameters": dict(method.parameters),
         "final": final,
+        "class_accuracy": _by_class(results, method.label),
         "mass_by_horizon": mass,
         **stopped,
         **_weight_on_faulty(by_seed),
         "excluded": sum(len(r.excluded) for records in by_seed for r in records),
         "audit": _audit(results, entry),
     }
+
+
+def _by_class(results: Results, label: str) -> list[float | None]:
+    """Test accuracy of each class after the last round, mean over seeds."""
+    try:
+        last = results.accuracies(label, "class")[:, -1]
+    except InvalidInputError:
+        return []
+    return [_finite(float(value)) for value in last.mean(axis=0)]
+
+
+def client_rows(results: Results, seed: int = 0) -> list[dict[str, Any]]:
+    """A row for each client of a seed: clients of other seeds hold other samples.
+
+    Args:
+        results: of a run.
+        seed: position of the seed in the spec.
+
+    Returns:
+        Of each client its number, samples, whether it is faulty, and by method the mean
+        of its weights over the rounds it took part in, its mean local steps, and its
+        test accuracy after the last round; None where not known.
+    """
+    known, by_entry = results.constants[seed], results.records[seed]
+    faulty = set(by_entry[0][0].scenario.get("faulty", ()))
+    sizes = known["samples"] or [None] * known["n"]
+    rows = [
+        {"client": i, "samples": sizes[i], "is_faulty": i in faulty, "methods": {}}
+        for i in range(known["n"])
+    ]
+    for label, records in zip(results.labels, by_entry, strict=True):
+        weights: list[list[float]] = [[] for _ in rows]
+        steps: list[list[int]] = [[] for _ in rows]
+        for record in records[1:]:
+            each = zip(record.clients, record.weights, record.horizons, strict=True)
+            for i, weight, horizon in each:
+                weights[i].append(weight)
+                steps[i].append(horizon)
+        last = records[results.rounds[-1]].accuracies.get("client")
+        for i, row in enumerate(rows):
+            row["methods"][label] = {
+                "weight": _mean(weights[i]),
+                "steps": _mean(steps[i]),
+                "accuracy": None if last is None else last[i],
+            }
+    return rows
+
+
+def _mean(values: Sequence[float | int]) -> float | None:
+    return _finite(float(np.mean(values))) if values else None
 
 
 def _weight_on_faulty(

@@ -1,6 +1,7 @@
 """Tables of results for a terminal, a README or a paper.
 
-Of one run: methods by quantities. Of several: methods by panels, in one quantity.
+Of one run: methods by quantities, or classes or clients by methods. Of several: methods
+by panels, in one quantity.
 Numbers are mean ± deviation over the seeds, with the same digits.
 """
 
@@ -11,13 +12,18 @@ from typing import Any, final
 
 from hewfl.core.toml_records import one_of
 from hewfl.core.validation import invalid
+from hewfl.data import CATALOGUE
 from hewfl.experiments.plots import QUANTITIES
 from hewfl.experiments.results import LARGER_IS_BETTER, Results
 from hewfl.experiments.statistics import rounds_to_target, short_number, target_text
+from hewfl.experiments.summary import client_rows, statistics
+from hewfl.server.trace import SPREAD, WORST
 
+BRIEF = {WORST: "worst tenth of clients", SPREAD: "std over clients"}
+"""Headings of columns that stand beside the test accuracy."""
 COUNTED = {"scalars": "numbers sent", "paper_scalars": "numbers sent, paper's count"}
 """Quantities that are sums over the rounds."""
-SHOWN = ("objective", "gap", "test_accuracy", "scalars")
+SHOWN = ("objective", "gap", "test_accuracy", WORST, SPREAD, "scalars")
 """Quantities of one run that are shown where nothing else is asked."""
 OF_PANELS = ("test_accuracy", "objective")
 """The first of these that all panels have is shown where nothing else is asked."""
@@ -73,7 +79,7 @@ def run_table(
     ]
     columns = [_column(summary, name) for name in names]
     title = f"{summary['name']}: {_length(summary)}"
-    head = ("method", *map(quantity_name, names))
+    head = ("method", *(BRIEF.get(name, quantity_name(name)) for name in names))
     return _table(title, head, _labels([summary]), columns)
 
 
@@ -123,6 +129,55 @@ def target_table(results: Mapping[str, Results], quantity: str, target: float) -
         raise invalid("--target", "of a quantity that was measured", repr(quantity))
     title = f"rounds to {quantity_name(quantity)} {target:g}, mean [95 % interval]"
     return Table(title, ("method", *results), tuple(rows))
+
+
+def class_table(results: Results) -> Table:
+    """Classes by methods: test accuracy after the last round.
+
+    Raises:
+        InvalidInputError: the run has not measured it.
+    """
+    last = {k: results.accuracies(k, "class")[:, -1] for k in results.labels}
+    count = next(iter(last.values())).shape[1]
+    info = CATALOGUE.get(results.spec.data.name)
+    names = info.classes if info else tuple(map(str, range(count)))
+    rows = tuple(
+        (name, *(_mean_text(statistics(v[:, c])) for v in last.values()))
+        for c, name in enumerate(names[:count])
+    )
+    seeds = len(results.spec.seeds)
+    title = f"{results.spec.name}: test accuracy by class, {seeds} seeds"
+    return Table(title, ("class", *results.labels), rows)
+
+
+def client_table(results: Results, seed: int) -> Table:
+    """Clients of one seed: samples, and of each method its mean weight and accuracy.
+
+    Raises:
+        InvalidInputError: there is no such seed.
+    """
+    seeds = results.spec.seeds
+    if seed not in seeds:
+        raise invalid("--seed", f"one of {', '.join(map(str, seeds))}", seed)
+    rows = [
+        (
+            f"{row['client']}{' (faulty)' if row['is_faulty'] else ''}",
+            "-" if row["samples"] is None else str(row["samples"]),
+            *(
+                "-" if (value := row["methods"][k][what]) is None else f"{value:.3f}"
+                for what in ("weight", "accuracy")
+                for k in results.labels
+            ),
+        )
+        for row in client_rows(results, seeds.index(seed))
+    ]
+    heads = (f"{what}, {k}" for what in ("weight", "accuracy") for k in results.labels)
+    title = f"{results.spec.name}: clients of seed {seed}, mean weight and accuracy"
+    return Table(title, ("client", "samples", *heads), tuple(rows))
+
+
+def _mean_text(value: Mapping[str, Any]) -> str:
+    return "-" if value["mean"] is None else mean_and_deviation(value, 3)
 
 
 def quantity_name(quantity: str) -> str:

@@ -15,7 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, final, runtime_checkable
 
-from hewfl.core.array_types import Float, Float64, Int, Int64
+import numpy as np
+
+from hewfl.core.array_types import Bool, Float, Float64, Int, Int64
 from hewfl.core.round import Cohort, LocalPlan
 from hewfl.core.validation import Array, Ints
 
@@ -44,6 +46,51 @@ class Optimum:
     objective: float
     residual: float
     gap: float
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class LocalTests:
+    """The part of a test set that each client is judged by.
+
+    Client i has the accuracy Σ_g shares[i, g] · (accuracy on the samples of group g):
+    with groups that are the clients of the samples, that on its own samples; with
+    groups that are classes, the expected one on a test set with its mix of classes.
+
+    Attributes:
+        groups: group of each test sample, whole numbers from 0.
+        count: number of groups.
+        shares: of each client and group; None if group i is client i.
+    """
+
+    groups: Int64[Ints, " k"]
+    count: int
+    shares: Float64[Array, "n g"] | None = None
+
+    def accuracies(self, hits: Bool[Any, "models k"]) -> Float64[Array, "models n"]:
+        """Accuracy of each model for each client; NaN without test samples.
+
+        Args:
+            hits: of each model and test sample, whether it is classified correctly.
+        """
+        means = grouped_means(hits, self.groups, self.count)
+        if self.shares is None:
+            return means
+        known = np.isfinite(means[0])  # a class may have no test samples
+        weights = self.shares[:, known]
+        with np.errstate(invalid="ignore"):
+            accuracies: Array = (means[:, known] @ weights.T) / weights.sum(axis=1)
+        return accuracies
+
+
+def grouped_means(
+    hits: Bool[Any, "models k"], groups: Int64[Ints, " k"], count: int
+) -> Float64[Array, "models g"]:
+    """The mean of each row over each group of columns; NaN for an empty group."""
+    sizes = np.bincount(groups, minlength=count)
+    sums = np.stack([np.bincount(groups, row, minlength=count) for row in hits])
+    with np.errstate(invalid="ignore"):
+        return sums / sizes
 
 
 @runtime_checkable
@@ -129,14 +176,16 @@ class Problem(Protocol):
 
     def evaluate(
         self, anchors: Float[Any, "models d"]
-    ) -> dict[str, Float64[Any, " models"]]:
+    ) -> dict[str, Float64[Any, "models ..."]]:
         """Measures besides the objectives, by name.
 
         Args:
             anchors: models, one per row.
 
         Returns:
-            Numbers by name, such as `test_accuracy`, one for each model.
+            By name, such as `test_accuracy`, one number for each model. The names
+            `class` and `client` are of a row for each model: the test accuracy of each
+            class and of each client.
         """
 
     def optimum(self) -> Optimum:

@@ -192,7 +192,7 @@ class Quadratic:
 
     def evaluate(
         self, anchors: Float[Any, "models d"]
-    ) -> dict[str, Float64[Any, " models"]]:
+    ) -> dict[str, Float64[Any, "models ..."]]:
         """The measure `distance_to_optimum`, ‖x − x*‖."""
         return {"distance_to_optimum": self.distance_to_optimum(anchors)}
 

@@ -15,6 +15,8 @@ from hewfl.server.communication import RunCommunication, run_communication
 
 AVERAGED = "averaged_"
 """Prefix of the metrics of the averaged model."""
+WORST, SPREAD = "worst_tenth_accuracy", "client_accuracy_std"
+"""Test accuracy of the worst tenth of the clients, and its deviation over clients."""
 NUMBERS = ("round", "objective", "pooled", "scalars", "paper_scalars", "gap")
 """Fields of a record that have a curve."""
 
@@ -42,6 +44,8 @@ class RoundRecord:
         observed: values of observers and of the line search.
         scenario: in round 0 of a simulation with faults: the `faulty` clients, the
             `attackers` among them, and the true `batch_sizes`. No algorithm sees it.
+        accuracies: on the test set, of each `class` and of each `client`; None for one
+            without test samples.
     """
 
     round: int
@@ -59,6 +63,7 @@ class RoundRecord:
     excluded: Sequence[int] = ()
     observed: Mapping[str, float] = field(default_factory=dict)
     scenario: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    accuracies: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
 
 
 def decision_fields(

@@ -9,7 +9,7 @@ import numpy as np
 from hewfl.core.array_types import Float64
 from hewfl.core.validation import Array
 from hewfl.server.state import ServerState
-from hewfl.server.trace import AVERAGED, RoundRecord, decision_fields
+from hewfl.server.trace import AVERAGED, SPREAD, WORST, RoundRecord, decision_fields
 from hewfl.simulation.rounds import EntryRound, Setting
 
 OBJECTIVE_LIMIT = 1e12
@@ -24,6 +24,7 @@ class Evaluation:
     objective: float | None = None
     pooled: float | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
+    accuracies: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
 
     @property
     def has_diverged(self) -> bool:
@@ -62,6 +63,7 @@ def _record(t: int, k: int, round_: EntryRound, value: Evaluation) -> RoundRecor
         objective=value.objective,
         pooled=value.pooled,
         metrics=value.metrics,
+        accuracies=value.accuracies,
         scalars=round_.state.scalars,
         paper_scalars=round_.state.paper_scalars,
         excluded=round_.excluded,
@@ -99,13 +101,40 @@ def _evaluate(
         stack = stack[:1]
     with np.errstate(all="ignore"):
         values = np.asarray(setting.objectives(stack), dtype=np.float64)
-        metrics = setting.problem.evaluate(stack)
+        measures = {
+            k: np.asarray(v) for k, v in setting.problem.evaluate(stack).items()
+        }
+    by_group = {name: v for name, v in measures.items() if v.ndim == 2}
+    metrics = {name: v for name, v in measures.items() if v.ndim == 1}
+    if "client" in by_group:
+        counted = by_group["client"][:, setting.faults.evaluated_clients]
+        metrics |= client_statistics(counted)
     rows = [min(row, len(stack) - 1) for row in range(len(models))]
     return [
         Evaluation(
             float(values[row, 0]),
             float(values[row, 1]),
-            {key: float(v[row]) for key, v in metrics.items()},
+            {name: float(v[row]) for name, v in metrics.items()},
+            {name: _rounded(v[row]) for name, v in by_group.items()},
         )
         for row in rows
     ]
+
+
+def client_statistics(
+    accuracies: Float64[Array, "models n"],
+) -> dict[str, Float64[Array, " models"]]:
+    """Mean of the worst tenth of clients, rounded up, and deviation over clients.
+
+    Clients without test samples do not count.
+    """
+    known = np.sort(accuracies[:, np.isfinite(accuracies[0])], axis=1)
+    if known.shape[1] == 0:
+        return {}
+    worst = known[:, : -(-known.shape[1] // 10)]
+    return {WORST: worst.mean(axis=1), SPREAD: known.std(axis=1)}
+
+
+def _rounded(values: Float64[Array, " k"]) -> tuple[float | None, ...]:
+    """Six decimal places: a trace has many of them."""
+    return tuple(round(v, 6) if np.isfinite(v) else None for v in values.tolist())

@@ -16,9 +16,16 @@ from typing import Any, Never, final
 
 import numpy as np
 
-from hewfl.core.array_types import Float, Float64, Int, Int64
+from hewfl.core.array_types import Bool, Float, Float64, Int, Int64
 from hewfl.core.round import Cohort, LocalPlan
-from hewfl.core.validation import Array, ArrayLike, Ints, format_value, invalid
+from hewfl.core.validation import (
+    Array,
+    ArrayLike,
+    Ints,
+    Mask,
+    format_value,
+    invalid,
+)
 from hewfl.displacements.backend import to_host
 from hewfl.errors import SolverError
 from hewfl.problems.array_operations import (
@@ -49,6 +56,7 @@ from hewfl.problems.module.network import (
 from hewfl.problems.module.scoring import Scores, mean_gradient, scores
 from hewfl.problems.module.stacked import StackedBranches, on_host
 from hewfl.problems.module.training import LocalTask, Training, choose_route
+from hewfl.problems.problem import LocalTests, grouped_means
 
 
 @final
@@ -70,6 +78,7 @@ class TorchModule:
         normalise: mean and deviation by which all features are standardised on the
             fly; required for images stored as bytes.
         training: weight decay, clipping, precision, and the route of local steps.
+        local_tests: the samples of the part `test` that each client is judged by.
 
     Raises:
         InvalidInputError: an argument breaks a rule above.
@@ -93,6 +102,7 @@ class TorchModule:
     parts: Mapping[str, tuple[Any, Any]] = field(default_factory=dict, repr=False)
     normalise: tuple[float, float] | None = None
     training: Training = field(default_factory=Training)
+    local_tests: LocalTests | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         """Check module, loss and samples."""
@@ -272,11 +282,12 @@ class TorchModule:
 
     def evaluate(
         self, anchors: Float[Any, "models d"]
-    ) -> dict[str, Float64[Any, " models"]]:
+    ) -> dict[str, Float64[Any, "models ..."]]:
         """Loss without penalty and accuracy: `train_loss`, `train_accuracy`, and so on.
 
         Those of `train` are means over clients, of each client's mean; those of the
-        parts are means over their samples. Accuracies only where labels are classes.
+        parts are means over their samples. Accuracies only where labels are classes;
+        those of the part `test` for each `class` and, with `local_tests`, `client` too.
         """
         x = conform(anchors, self.features)
         task, train = self._task(x.dtype), self._train_scores(x)
@@ -288,7 +299,20 @@ class TorchModule:
             measures[f"{name}_loss"] = scored.losses.mean(axis=1)
             if scored.hits is not None:
                 measures[f"{name}_accuracy"] = scored.hits.mean(axis=1)
+                if name == "test":
+                    measures |= self._accuracies(scored.hits, part[1])
         return {name: conform(value, anchors) for name, value in measures.items()}
+
+    def _accuracies(
+        self, hits: Bool[Mask, "models k"], labels: Any
+    ) -> dict[str, Float64[Array, "models _"]]:
+        """Accuracy on the test part of each class and of each client."""
+        known = np.asarray(to_host(labels))
+        classes = 1 + max(int(known.max()), int(self.labels.max()))
+        measures = {"class": grouped_means(hits, known, classes)}
+        if self.local_tests is not None:
+            measures["client"] = self.local_tests.accuracies(hits)
+        return measures
 
     def optimum(self) -> Never:
         """Not available: no minimiser can be certified.

@@ -107,18 +107,18 @@ def mean_gradients(
     return means
 
 
-def accuracy_and_loss(
+def hits_and_loss(
     W: Float[Any, "models c p"], X: Float[Any, "m p"], y: Int[Any, " m"]
-) -> tuple[Float64[Any, " models"], Float64[Any, " models"]]:
-    """Share of samples whose label has the first largest score, and their mean loss."""
+) -> tuple[Bool[Any, "models m"], Float64[Any, " models"]]:
+    """Samples whose label has the first largest score, and the mean loss of all."""
     xp = compat.array_namespace(W)
     all_hits, all_losses = [], []
     for at, _, S in _score_blocks(W, X, 0, X.shape[0]):
         loss, hits = losses_and_hits(S, y[at])
         all_losses.append(loss)
-        all_hits.append(xp.astype(hits, xp.float64))
-    accuracy = xp.mean(xp.concat(all_hits, axis=1), axis=1)
-    return accuracy, xp.mean(xp.concat(all_losses, axis=1), axis=1)
+        all_hits.append(hits)
+    losses = xp.concat(all_losses, axis=1)
+    return xp.concat(all_hits, axis=1), xp.mean(losses, axis=1)
 
 
 def _score_blocks(

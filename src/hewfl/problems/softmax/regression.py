@@ -38,11 +38,11 @@ from hewfl.problems.array_operations import (
     two_means,
     weighted_sums,
 )
-from hewfl.problems.problem import Optimum
+from hewfl.problems.problem import LocalTests, Optimum, grouped_means
 from hewfl.problems.softmax.kernel import compiled_branches, takes_samples
 from hewfl.problems.softmax.optimum import minimise
 from hewfl.problems.softmax.passes import (
-    accuracy_and_loss,
+    hits_and_loss,
     largest_eigenvalue,
     mean_gradients,
     mean_losses,
@@ -74,6 +74,7 @@ class Softmax:
         classes: c ≥ 2.
         l2: λ ≥ 0.
         test: features (k, p) and labels (k,) held out, or None.
+        local_tests: the test samples that each client is judged by, or None.
 
     Raises:
         InvalidInputError: an argument breaks a rule above.
@@ -86,6 +87,7 @@ class Softmax:
     classes: int
     l2: float
     test: tuple[Any, Any] | None = None
+    local_tests: LocalTests | None = None
 
     def __post_init__(self) -> None:
         """Check the arguments."""
@@ -221,15 +223,22 @@ class Softmax:
 
     def evaluate(
         self, anchors: Float[Any, "models d"]
-    ) -> dict[str, Float64[Any, " models"]]:
-        """Accuracy and mean loss, without penalty, on the test set if there is one."""
+    ) -> dict[str, Float64[Any, "models ..."]]:
+        """Accuracy and mean loss, without penalty, on the test set if there is one.
+
+        And the accuracy of each `class` and, with `local_tests`, of each `client`.
+        """
         if self.test is None:
             return {}
-        accuracy, loss = accuracy_and_loss(self._matrices(anchors), *self.test)
-        return {
-            "test_accuracy": conform(accuracy, anchors),
-            "test_loss": conform(loss, anchors),
-        }
+        hits, loss = hits_and_loss(self._matrices(anchors), *self.test)
+        xp = compat.array_namespace(hits)
+        measures = {"test_accuracy": xp.mean(xp.astype(hits, xp.float64), axis=1)}
+        measures |= {"test_loss": loss}
+        labels, right = to_host(self.test[1]), to_host(hits)
+        measures["class"] = grouped_means(right, labels, self.classes)
+        if self.local_tests is not None:
+            measures["client"] = self.local_tests.accuracies(right)
+        return {name: conform(value, anchors) for name, value in measures.items()}
 
     def optimum(
         self, start: Float64[Array, " d"] | None = None, *, gap: float = 0.0
