@@ -160,7 +160,7 @@ def test_own_data_that_changed_are_noticed(place: Path) -> None:
     assert "has changed since the run" in again.output.replace("\n", " ")
     own.unlink()
     gone = runner.invoke(app, command)
-    assert "does not exist" in gone.output.replace("\n", " ")
+    assert "no such file" in gone.output.replace("\n", " ")
     assert len(list((place / "runs").iterdir())) == 1
 
 

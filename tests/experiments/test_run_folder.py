@@ -193,7 +193,7 @@ def test_names_of_data_are_checked_before_anything(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match=r"`data.name` .*did you mean `digits`"):
         folder_for(typo, tmp_path / "runs")
     gone = replace(spec, data=replace(spec.data, name=str(tmp_path / "gone.csv")))
-    with pytest.raises(DataError, match=r"gone.csv does not exist"):
+    with pytest.raises(DataError, match=r"gone.csv: no such file"):
         folder_for(gone, tmp_path / "runs")
     assert not (tmp_path / "runs").exists()
 

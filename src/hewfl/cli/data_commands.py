@@ -97,7 +97,8 @@ def _place(status: DatasetStatus) -> str:
     if status.place:
         return status.place
     if status.info.is_downloadable:
-        return f"{status.info.size / 1e6:.0f} MB to download"
+        size = f"{status.info.size / 1e6:.0f} MB " if status.info.size else ""
+        return f"{size}to download"
     return "absent"
 
 

@@ -38,6 +38,7 @@ class Parsed:
     classes: tuple[str, ...]
     clients: Int64[Ints, " all"] | None = None
     client_names: tuple[str, ...] = ()
+    shape: tuple[int, ...] = ()
 
     @property
     def arrays(self) -> dict[str, Any]:
@@ -116,6 +117,7 @@ def _open(folder: Path, key: list[str]) -> Parsed | None:
         tuple(manifest["classes"]),
         arrays.get("clients"),
         tuple(manifest.get("client_names", ())),
+        tuple(manifest.get("shape", ())),
     )
 
 
@@ -132,6 +134,7 @@ def _publish(folder: Path, key: list[str], parsed: Parsed) -> None:
             "key": key,
             "classes": parsed.classes,
             "client_names": parsed.client_names,
+            "shape": parsed.shape,
             "sha256": sha256,
         }
         text = json.dumps(manifest, indent=1)

@@ -20,7 +20,7 @@ class DataFile:
 
     Attributes:
         path: path below the data folder.
-        size: bytes.
+        size: bytes; 0 if not known.
         sha256: checksums of the file in its known containers.
         content_sha256: checksum of the decompressed bytes, where published containers
             differ only in the gzip header.
@@ -48,6 +48,7 @@ class DatasetInfo:
         classes: their names, in the order of the labels 0, 1, ...
         licence: the publisher's terms.
         citation: key in the bibliography of `PAPER.md`.
+        shape: of one image, channels first; empty if samples are no images.
     """
 
     name: str
@@ -58,6 +59,7 @@ class DatasetInfo:
     classes: tuple[str, ...]
     licence: str
     citation: str
+    shape: tuple[int, ...] = ()
 
     @property
     def is_downloadable(self) -> bool:
@@ -164,6 +166,7 @@ _MNIST = DatasetInfo(
     classes=tuple("0123456789"),
     licence="none stated; often CC BY-SA 3.0",
     citation="LeCun2010",
+    shape=(1, 28, 28),
 )
 
 _FASHION = DatasetInfo(
@@ -185,6 +188,7 @@ _FASHION = DatasetInfo(
     ),
     licence="MIT",
     citation="Xiao2017",
+    shape=(1, 28, 28),
 )
 
 _COVERTYPE = DatasetInfo(
@@ -251,8 +255,127 @@ _AG_NEWS = DatasetInfo(
     citation="Zhang2015",
 )
 
+_CIFAR_10 = DatasetInfo(
+    name="cifar10",
+    title="CIFAR-10, small colour photographs",
+    files=(
+        # The binary version: the other ones are a pickle and a Matlab file.
+        DataFile(
+            "cifar/cifar-10-binary.tar.gz",
+            170052171,
+            ("c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",),
+            None,
+            ("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",),
+        ),
+    ),
+    samples=(50000, 10000),
+    features=3072,
+    classes=(
+        *("airplane", "automobile", "bird", "cat", "deer"),
+        *("dog", "frog", "horse", "ship", "truck"),
+    ),
+    licence="none stated",
+    citation="Krizhevsky2009",
+    shape=(3, 32, 32),
+)
+
+_CIFAR_100_CLASSES = (
+    "apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy "
+    "bridge bus butterfly camel can castle caterpillar cattle chair chimpanzee "
+    "clock cloud cockroach couch crab crocodile cup dinosaur dolphin elephant "
+    "flatfish forest fox girl hamster house kangaroo keyboard lamp lawn_mower "
+    "leopard lion lizard lobster man maple_tree motorcycle mountain mouse mushroom "
+    "oak_tree orange orchid otter palm_tree pear pickup_truck pine_tree plain plate "
+    "poppy porcupine possum rabbit raccoon ray road rocket rose sea seal shark "
+    "shrew skunk skyscraper snail snake spider squirrel streetcar sunflower "
+    "sweet_pepper table tank telephone television tiger tractor train trout tulip "
+    "turtle wardrobe whale willow_tree wolf woman worm "
+)
+
+_CIFAR_100 = DatasetInfo(
+    name="cifar100",
+    title="CIFAR-100, with its fine labels",
+    files=(
+        DataFile(
+            "cifar/cifar-100-binary.tar.gz",
+            168513733,
+            ("58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",),
+            None,
+            ("https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",),
+        ),
+    ),
+    samples=(50000, 10000),
+    features=3072,
+    classes=tuple(_CIFAR_100_CLASSES.split()),
+    licence="none stated",
+    citation="Krizhevsky2009",
+    shape=(3, 32, 32),
+)
+
+_DIGITS_AND_LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+
+
+def _emnist(
+    name: str, split: str, samples: tuple[int, int], classes: str
+) -> DatasetInfo:
+    """A split of EMNIST; all are in one archive."""
+    archive = DataFile(
+        "emnist/gzip.zip",
+        561753746,
+        ("fb9bb67e33772a9cc0b895e4ecf36d2cf35be8b709693c3564cea2a019fcda8e",),
+        None,
+        ("https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip",),
+    )
+    return DatasetInfo(
+        name=name,
+        title=f"EMNIST handwritten characters, split {split}",
+        files=(archive,),
+        samples=samples,
+        features=784,
+        classes=tuple(classes),
+        licence="none stated; made of NIST Special Database 19",
+        citation="Cohen2017",
+        shape=(1, 28, 28),
+    )
+
+
+_EMNIST = (
+    _emnist(
+        "emnist", "balanced", (112800, 18800), f"{_DIGITS_AND_LETTERS[:36]}abdefghnqrt"
+    ),
+    _emnist("emnist_letters", "letters", (124800, 20800), _DIGITS_AND_LETTERS[10:36]),
+    _emnist("emnist_byclass", "byclass", (697932, 116323), _DIGITS_AND_LETTERS),
+)
+
+_FEMNIST = DatasetInfo(
+    name="femnist",
+    title="FEMNIST: EMNIST characters by writer",
+    files=(
+        DataFile(
+            "femnist/fed_emnist.tar.bz2",
+            0,
+            ("fe1ed5a502cea3a952eb105920bff8cffb32836b5173cb18a57a32c3606f3ea0",),
+            None,
+            (
+                "https://storage.googleapis.com/tff-datasets-public/fed_emnist.tar.bz2",
+                "https://fedml.s3-us-west-1.amazonaws.com/fed_emnist.tar.bz2",
+            ),
+        ),
+    ),
+    samples=(671585, 77483),
+    features=784,
+    classes=tuple(_DIGITS_AND_LETTERS),
+    licence="none stated; made of NIST Special Database 19",
+    citation="Caldas2018",
+    shape=(1, 28, 28),
+)
+
 CATALOGUE: dict[str, DatasetInfo] = {
-    info.name: info for info in (_DIGITS, _MNIST, _FASHION, _COVERTYPE, _AG_NEWS)
+    info.name: info
+    for info in (
+        *(_DIGITS, _MNIST, _FASHION, *_EMNIST, _FEMNIST, _CIFAR_10, _CIFAR_100),
+        *(_COVERTYPE, _AG_NEWS),
+    )
 }
 
 

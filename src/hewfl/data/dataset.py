@@ -38,6 +38,8 @@ class Dataset:
         clients: client of each row, whole numbers from 0, through both parts; None if
             the source has no clients.
         client_names: names of these numbers, in order.
+        shape: of one image, channels first; empty if samples are no images. Rows of
+            features are flat in either case.
     """
 
     name: str
@@ -48,11 +50,34 @@ class Dataset:
     source: str
     clients: Int64[Ints, " all"] | None = None
     client_names: tuple[str, ...] = ()
+    shape: tuple[int, ...] = ()
 
     @property
     def size(self) -> int:
         """Rows of all parts together."""
         return len(self.labels) + (0 if self.test is None else len(self.test[1]))
+
+
+CHANNELS = (1, 3, 4)
+"""Numbers of channels of an image."""
+
+
+def flat_images(features: Any) -> tuple[Any, tuple[int, ...]]:
+    """Images as flat rows, and the shape of one with its channels first.
+
+    A table is unchanged, with an empty shape. Arrays (m, height, width) get one
+    channel; the last of four axes holds the channels if it has 1, 3 or 4 of them and
+    the second has not.
+    """
+    if features.ndim < 3:
+        return features, ()
+    if features.ndim == 3:
+        features = features[:, None]
+    first, last = features.shape[1], features.shape[-1]
+    if features.ndim == 4 and last in CHANNELS and first not in CHANNELS:
+        features = np.moveaxis(features, 3, 1)
+    shape = tuple(int(size) for size in features.shape[1:])
+    return np.ascontiguousarray(features).reshape(len(features), -1), shape
 
 
 def checked_features(where: str, features: Any, labels: Any) -> Num[Numbers, "m p"]:

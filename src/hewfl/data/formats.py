@@ -1,15 +1,18 @@
-"""Published formats, bytes to arrays: idx, the Covertype table, AG News, digits."""
+"""Published formats, bytes to arrays: idx, CIFAR, Covertype, AG News, digits."""
 
 import csv
 import gzip
 import hashlib
 import io
+import tarfile
+import zipfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 from math import prod
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 import numpy as np
 
@@ -31,7 +34,11 @@ def read_idx(path: Path) -> UInt8[Numbers, "..."]:
     Two zero bytes, type 8, the number of axes, each axis as a big-endian 32-bit
     number, then the entries.
     """
-    content = gzip.decompress(path.read_bytes())
+    return _from_idx(path, path.read_bytes())
+
+
+def _from_idx(path: Path, compressed: bytes) -> UInt8[Numbers, "..."]:
+    content = gzip.decompress(compressed)
     axes = content[3] if content[:3] == b"\x00\x00\x08" and content[3:] else 0
     start = 4 + 4 * axes
     shape = [int.from_bytes(content[k : k + 4]) for k in range(4, start, 4)]
@@ -49,6 +56,64 @@ def read_images(paths: Sequence[Path]) -> Parts:
         (images.reshape(len(images), -1), labels.astype(np.int64)),
         (test_images.reshape(len(test_images), -1), test_labels.astype(np.int64)),
     )
+
+
+def read_emnist(paths: Sequence[Path], split: str) -> Parts:
+    """A split of EMNIST: four idx files in the archive, images as rows of bytes.
+
+    The images are published with rows and columns exchanged, and letters count from 1.
+    """
+    (path,) = paths
+    arrays = []
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for part in ("train", "test"):
+                for kind in ("images-idx3", "labels-idx1"):
+                    name = f"gzip/emnist-{split}-{part}-{kind}-ubyte.gz"
+                    arrays.append(_from_idx(path, archive.read(name)))
+    except (OSError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+        text = f"an archive of idx files of the split {split}"
+        raise DataError(f"{path} must be {text}; got {error}") from error
+    images, labels, test_images, test_labels = arrays
+    least = 1 if split == "letters" else 0
+    upright = [part.swapaxes(1, 2) for part in (images, test_images)]
+    rows = [part.reshape(len(part), -1) for part in upright]
+    codes = [part.astype(np.int64) - least for part in (labels, test_labels)]
+    return (rows[0], codes[0]), (rows[1], codes[1])
+
+
+CIFAR_PIXELS = 3 * 32 * 32
+"""Bytes of an image: red, then green, then blue, each row by row."""
+
+
+def read_cifar(paths: Sequence[Path], label_bytes: int) -> Parts:
+    """CIFAR-10 and CIFAR-100 in their binary version: a tar archive of records.
+
+    A record is `label_bytes` labels, the class last, and the pixels. CIFAR-100 has the
+    coarse class before the fine one, which is taken.
+    """
+    (path,) = paths
+    parts: dict[bool, list[Any]] = {False: [], True: []}
+    try:
+        with tarfile.open(path) as archive:
+            for member in sorted(archive.getmembers(), key=lambda m: m.name):
+                stream = archive.extractfile(member)
+                if stream is None or not member.name.endswith(".bin"):
+                    continue
+                is_test = member.name.rpartition("/")[2].startswith("test")
+                parts[is_test].append(np.frombuffer(stream.read(), np.uint8))
+        tables = [
+            np.concatenate(parts[is_test]).reshape(-1, label_bytes + CIFAR_PIXELS)
+            for is_test in (False, True)
+        ]
+    except (OSError, EOFError, ValueError, tarfile.TarError, zlib.error) as error:
+        rule = f"an archive of records of {label_bytes} + {CIFAR_PIXELS} bytes"
+        raise DataError(f"{path} must be {rule}; got {error}") from error
+    train, test = (
+        (table[:, label_bytes:], table[:, label_bytes - 1].astype(np.int64))
+        for table in tables
+    )
+    return train, test
 
 
 def read_covertype(paths: Sequence[Path]) -> Parts:

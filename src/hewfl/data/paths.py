@@ -56,7 +56,13 @@ def find_file(path: str) -> Path | None:
 
 
 def file_sha256(path: Path) -> str:
-    """Checksum of a file."""
+    """Checksum of a file; of a folder, that of all names and contents in it."""
+    if path.is_dir():
+        digest = hashlib.sha256()
+        for file in sorted(p for p in path.rglob("*") if p.is_file()):
+            name = file.relative_to(path).as_posix()
+            digest.update(f"{name}\0{file_sha256(file)}\n".encode())
+        return digest.hexdigest()
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 

@@ -1,4 +1,4 @@
-"""Files of users: CSV, NPZ and Parquet.
+"""Files of users: CSV, NPZ, Parquet, and folders of images.
 
 Every reader returns a training part, a test part if there is one, the names of the
 classes and, if asked for, the client of each row. An invalid file raises one
@@ -21,10 +21,16 @@ from typing import Any
 import numpy as np
 
 from hewfl.data.cache import Parsed
-from hewfl.data.dataset import checked_features, coded_labels, row_place
+from hewfl.data.dataset import (
+    checked_features,
+    coded_labels,
+    flat_images,
+    row_place,
+)
+from hewfl.data.image_folders import read_folder
 from hewfl.errors import DataError, MissingExtraError
 
-VERSION = 3
+VERSION = 4
 """Raised when the output of a reader changes, so that older caches are not read."""
 
 SUFFIXES = (".csv", ".csv.gz", ".npz", ".parquet")
@@ -36,7 +42,7 @@ def read_user_file(
     """Training part, test part if there is one, and class names of a user's file.
 
     Args:
-        path: ends in one of `SUFFIXES`.
+        path: ends in one of `SUFFIXES`, or a folder.
         label_column: column of the labels; the last one by default. An NPZ file has no
             columns: its arrays are X, y and perhaps X_test, y_test.
         client_column: column of the clients, None for none; "clients" for the array of
@@ -46,6 +52,11 @@ def read_user_file(
         DataError: the file is absent, damaged, or breaks a rule.
         MissingExtraError: the file is Parquet, and pyarrow is not installed.
     """
+    if path.is_dir():
+        for column in (label_column, client_column):
+            if column is not None:
+                raise DataError(f"{path}: a folder has no columns; got {column!r}")
+        return read_folder(path)
     if not path.is_file():
         raise DataError(f"{path}: no such file")
     if path.suffix == ".npz":
@@ -247,7 +258,8 @@ def _read_npz(path: Path, client_column: str | None) -> Parsed:
     if not {"X", "y"} <= set(arrays) or len(tests) == 1:
         rule, got = "X, y and, if any, X_test, y_test", ", ".join(arrays) or "none"
         raise DataError(f"{path}: arrays must be {rule}; got {got}")
-    train = checked_features(str(path), arrays["X"], arrays["y"])
+    X, shape = flat_images(arrays["X"])
+    train = checked_features(str(path), X, arrays["y"])
     rows = len(arrays["y"]) + (len(arrays["y_test"]) if tests else 0)
     clients = None if client_column is None else arrays.get("clients", np.zeros(0))
     if clients is not None and clients.shape != (rows,):
@@ -256,13 +268,14 @@ def _read_npz(path: Path, client_column: str | None) -> Parsed:
     coded = _coded_clients(path, clients)
     if not tests:
         (codes,), classes = coded_labels(str(path), [arrays["y"]])
-        return Parsed((train, codes), None, classes, *coded)
-    test = checked_features(f"{path} (test)", arrays["X_test"], arrays["y_test"])
-    if test.shape[1] != train.shape[1]:
-        got = f"{test.shape[1]} and {train.shape[1]}"
+        return Parsed((train, codes), None, classes, *coded, shape)
+    X_test, test_shape = flat_images(arrays["X_test"])
+    test = checked_features(f"{path} (test)", X_test, arrays["y_test"])
+    if (test.shape[1], test_shape) != (train.shape[1], shape):
+        got = f"{test_shape or test.shape[1]} and {shape or train.shape[1]}"
         raise DataError(f"{path}: X_test must be as wide as X; got {got}")
     parts, classes = coded_labels(str(path), [arrays["y"], arrays["y_test"]])
-    return Parsed((train, parts[0]), (test, parts[1]), classes, *coded)
+    return Parsed((train, parts[0]), (test, parts[1]), classes, *coded, shape)
 
 
 def _read_parquet(

@@ -6,6 +6,7 @@ import numpy as np
 
 from hewfl.core.plugins import load as load_code
 from hewfl.core.plugins import make
+from hewfl.core.toml_records import rename_errors
 from hewfl.core.validation import format_value, invalid
 from hewfl.data import (
     TrainingRows,
@@ -20,14 +21,15 @@ from hewfl.data.dataset import Dataset
 from hewfl.data.prepare import feature_rows
 from hewfl.experiments.build_problem import local_tests
 from hewfl.experiments.spec import Spec
-from hewfl.experiments.spec_sections import MODELS, MODELS_GROUP
+from hewfl.experiments.spec_sections import MODELS_GROUP, ProblemSpec
 from hewfl.problems.module.models import classifier_head, medium_cnn
 from hewfl.problems.module.network import torch
 from hewfl.problems.module.torch_module import TorchModule
 from hewfl.problems.module.training import Training
+from hewfl.problems.module.zoo import ZOO
 
 SHAPES = {"medium_cnn": (784, 10), "classifier_head": (768, 4)}
-"""Features and classes that the models are made for."""
+"""Features and classes that the paper's modules are made for."""
 
 
 def build_module(spec: Spec, seed: int) -> TorchModule:
@@ -64,14 +66,14 @@ def build_module(spec: Spec, seed: int) -> TorchModule:
     order = training[np.concatenate(shards)]
     sizes = np.array([len(shard) for shard in shards])
     mean, deviation = 0.0, 1.0
-    is_own = spec.problem.model not in MODELS
-    if is_own and data.standardise and table.dtype != np.uint8:
+    is_general = spec.problem.model not in SHAPES
+    if is_general and data.standardise and table.dtype != np.uint8:
         mean, deviation = table.mean(axis=0), table.std(axis=0)
         deviation[deviation == 0] = 1.0  # a constant feature becomes zero
 
     def part(chosen: Any) -> tuple[Any, Any]:
         features = feature_rows(dataset, chosen)
-        if is_own and features.dtype != np.uint8:
+        if is_general and features.dtype != np.uint8:
             features = (features - mean) / deviation
         labels = torch.as_tensor(row_labels(dataset, chosen))
         return torch.as_tensor(features).to(device), labels.to(device)
@@ -110,19 +112,23 @@ def build_module(spec: Spec, seed: int) -> TorchModule:
 
 
 def _module(spec: Spec, seed: int, dataset: Dataset) -> Any:
-    """One of the paper's modules, or the user's own; torch's generator stays as is."""
+    """A module by its name, or the user's own; torch's generator stays as it is."""
     wanted = spec.problem
-    if wanted.model in MODELS:
+    if wanted.model in SHAPES:
         known = medium_cnn if wanted.model == "medium_cnn" else classifier_head
         return known(seed, wanted.dropout)
-    call = load_code(wanted.model, MODELS_GROUP, "problem.model")
+    width = dataset.features.shape[1]
     offered = {
-        "features": dataset.features.shape[1],
+        "features": width,
+        "shape": dataset.shape or (width,),
         "classes": len(dataset.classes),
         "seed": seed,
     }
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), rename_errors(_option_names(wanted)):
         torch.manual_seed(seed)
+        call = ZOO.get(wanted.model) or load_code(
+            wanted.model, MODELS_GROUP, "problem.model"
+        )
         module = make(call, wanted.options, offered, "problem.options")
     if not isinstance(module, torch.nn.Module):
         raise invalid(
@@ -131,9 +137,15 @@ def _module(spec: Spec, seed: int, dataset: Dataset) -> Any:
     return module
 
 
+def _option_names(problem: ProblemSpec) -> dict[str, str]:
+    """What the arguments of a network are called in a spec."""
+    names = {name: f"problem.options.{name}" for name in problem.options}
+    return names | {"shape": "data.name"}
+
+
 def _check_fit(spec: Spec, dataset: Dataset) -> None:
     """Require data of the shape that a module of the paper is made for."""
-    if spec.problem.model not in MODELS:
+    if spec.problem.model not in SHAPES:
         return
     features, classes = SHAPES[spec.problem.model]
     shape = (dataset.features.shape[1], len(dataset.classes))

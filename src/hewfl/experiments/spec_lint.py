@@ -14,12 +14,14 @@ from hewfl.data import CATALOGUE
 from hewfl.data.partition import DIRICHLET_KINDS, GROUP, PER_CLIENT_KINDS
 from hewfl.experiments.method_spec import MethodSpec
 from hewfl.experiments.spec import Spec
-from hewfl.experiments.spec_sections import MODELS, ProblemSpec
+from hewfl.experiments.spec_sections import ZOO, ProblemSpec
 
 AUDITED = ("HewHom", "HewHet")
 """Methods with a pathwise certificate."""
 OF_SOFTMAX = ("l2", "smoothness", "solve_optimum")
 OF_ANY_MODEL = ("model", "factory", "options", "reference_steps")
+FIXED = ("medium_cnn", "classifier_head")
+"""The paper's modules, each for data of one shape."""
 OF_MODULES = tuple(
     field.name
     for field in dataclasses.fields(ProblemSpec)
@@ -61,9 +63,14 @@ RULES: tuple[Rule, ...] = (
         "only a partition of your own has them",
     ),
     (
-        lambda s: s.problem.model in MODELS and s.problem.factory is None,
+        lambda s: s.problem.model in (*FIXED, "softmax") and s.problem.factory is None,
         ("problem.options",),
-        "only a model or a problem of your own has them",
+        f"only {', '.join(ZOO)}, and a model or a problem of your own, have them",
+    ),
+    (
+        lambda s: s.problem.model in ZOO,
+        ("problem.dropout",),
+        f"only {' and '.join(FIXED)} have it",
     ),
     (
         lambda s: s.problem.factory is not None,
@@ -81,9 +88,9 @@ RULES: tuple[Rule, ...] = (
         'only problem.model = "softmax" uses it',
     ),
     (
-        lambda s: s.problem.is_module and s.problem.model in MODELS,
+        lambda s: s.problem.model in FIXED,
         ("data.standardise",),
-        f"problem.model = {', '.join(MODELS[1:])} do not use it",
+        f"problem.model = {', '.join(FIXED)} do not use it",
     ),
     (
         lambda s: not any(m.method in AUDITED for m in s.methods),

@@ -101,7 +101,9 @@ LITERATURE = {
     "noise": "Gaussian, or RandomUpdates",
 }
 """Names of faults and attacks in the literature, and ours."""
-MODELS = ("softmax", "medium_cnn", "classifier_head")
+ZOO = ("mlp", "cnn", "resnet18", "transformer")
+"""Networks made for the shape of the data (`hewfl.problems.module.zoo`)."""
+MODELS = ("softmax", "medium_cnn", "classifier_head", *ZOO)
 PARTITIONS = (*KINDS, "pool", "nodes")
 LARGEST = 2**31 - 1
 """Upper limit of rounds, clients and samples: counts of draws stay exact below it."""
@@ -145,13 +147,14 @@ class DataSpec:
     """The data set and how it is prepared.
 
     Attributes:
-        name: `digits`, `mnist`, `fashion_mnist`, `covertype`, `ag_news`, or the path of
-            a CSV, NPZ or Parquet file, relative to the current folder.
+        name: `digits`, or another name that `hewfl data list` prints; the path of a
+            CSV, NPZ or Parquet file or of a folder of images, relative to the current
+            folder; or "hf:" and a name of the Hugging Face hub.
         label_column: column of the labels in a CSV or Parquet file; the last by
             default.
         client_column: column that names the client of each row, for
             `clients.partition = "natural"`; it is not a feature. In an NPZ file the
-            array "clients".
+            array "clients". `femnist` needs none.
         split: `shuffled` pools all published parts and splits them anew, by seed;
             `published` keeps the publisher's test part.
         test_fraction: share of rows held out by the shuffled split.
@@ -189,14 +192,18 @@ class ProblemSpec:
     """The model and its objective: softmax regression, or a torch module.
 
     Attributes:
-        model: `softmax`; or a module trained by PyTorch: `medium_cnn` for 28 × 28
-            images, `classifier_head` for 768 features of a text encoder, or your own,
-            as "my_models:Net". It is called with those of `features`, `classes` and
-            `seed` that it names, and with `options`, and returns a torch module.
+        model: `softmax`; or a module trained by PyTorch: `mlp` for any data, `cnn`,
+            `resnet18` and `transformer` for images of any size, `medium_cnn` for 28 ×
+            28 images, `classifier_head` for 768 features of a text encoder, or your
+            own, as "my_models:Net". That is called with those of `features`, `shape`,
+            `classes` and `seed` that it names, and with `options`, and returns a torch
+            module.
         factory: your own problem instead of a model, as "my_problems:ridge". It is
             called with `data` (`hewfl.experiments.build_problem.ProblemData`) and
             `options`, and returns a `hewfl.problems.Problem`.
-        options: further arguments of your own model or problem.
+        options: further arguments of your own model or problem, or of `mlp` (width,
+            depth), `cnn` (width, dense), `resnet18` (width, groups) and `transformer`
+            (patch, width, depth, heads).
         l2: λ of (λ/2)‖W‖² for softmax; the paper does not print its value.
         smoothness: the L that normalises softmax step sizes: `estimate` by power
             iteration, as in the paper's experiments, or `bound`, the proven one.
@@ -210,7 +217,7 @@ class ProblemSpec:
         weight_decay: of a module.
         clip: norm that a module's minibatch gradients are clipped to; not clipped if
             absent.
-        dropout: of a module.
+        dropout: of `medium_cnn` and `classifier_head`.
         optimiser: of a module's local steps: `sgd`, or `adamw` with moments that start
             at zero in every round.
         precision: of a module's local steps: `full`, or `bfloat16` by autocast.

@@ -18,8 +18,8 @@ from hewfl.core.toml_records import one_of, rename_errors
 from hewfl.core.validation import invalid
 from hewfl.data import CATALOGUE
 from hewfl.data import load as load_data
+from hewfl.data.load import USERS, absolute_source, is_users, source_digest
 from hewfl.data.paths import file_sha256
-from hewfl.data.user_files import SUFFIXES
 from hewfl.errors import DataError
 from hewfl.experiments.method_spec import GROUP, check_method
 from hewfl.experiments.spec import CODE as CODE_FOLDER
@@ -48,11 +48,10 @@ def resolve_data(spec: Spec) -> Spec:
         DataError: the file is missing or damaged.
     """
     if spec.data.name not in CATALOGUE:
-        if not spec.data.name.endswith(SUFFIXES):
-            files = f"or a file ending in {', '.join(SUFFIXES)}"
-            rule = one_of((*CATALOGUE, files), spec.data.name)
+        if not is_users(spec.data.name):
+            rule = one_of((*CATALOGUE, f"or {USERS}"), spec.data.name)
             raise invalid("data.name", rule, repr(spec.data.name))
-        data = replace(spec.data, name=str(Path(spec.data.name).resolve()))
+        data = replace(spec.data, name=absolute_source(spec.data.name))
         spec = replace(spec, data=data)
         data_digest(spec)
     return _count_clients(spec) if spec.clients.partition == "natural" else spec
@@ -61,12 +60,15 @@ def resolve_data(spec: Spec) -> Spec:
 def _count_clients(spec: Spec) -> Spec:
     """The spec with the number of clients in its data."""
     data = spec.data
-    if data.client_column is None:
+    if data.client_column is None and data.name not in CATALOGUE:
         rule = 'given: clients.partition = "natural" goes by that column'
         raise invalid("data.client_column", rule, "nothing")
     dataset = load_data(
         data.name, label_column=data.label_column, client_column=data.client_column
     )
+    if dataset.clients is None:
+        rule = f"another one: {data.name} does not say whose its rows are"
+        raise invalid("clients.partition", rule, '"natural"')
     clients = replace(spec.clients, n=len(dataset.client_names))
     clients.check_number()
     return replace(spec, clients=clients)
@@ -76,10 +78,7 @@ def data_digest(spec: Spec) -> str | None:
     """Checksum of the user's own data file; None where there is none."""
     if spec.data.name in CATALOGUE or spec.is_record:
         return None
-    file = Path(spec.data.name)
-    if not file.is_file():
-        raise DataError(f"the data file {file} does not exist")
-    return file_sha256(file)
+    return source_digest(spec.data.name)
 
 
 def user_code_names(spec: Spec) -> dict[str, tuple[str, str]]:

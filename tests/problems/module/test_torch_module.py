@@ -76,7 +76,7 @@ def test_losses_and_metrics_against_the_module_itself() -> None:
     x = points(problem, MODELS)
     losses, measures = problem.client_losses(x), problem.evaluate(x)
     assert set(measures) == {
-        *("train_loss", "train_accuracy", "test_loss", "test_accuracy")
+        *("train_loss", "train_accuracy", "test_loss", "test_accuracy", "class")
     }
     for k in range(MODELS):
         by_sample, hits = scored(problem, x[k], X, y)
