@@ -18,6 +18,7 @@ from hewfl.cli.options import cores
 from hewfl.cli.progress import Bars
 from hewfl.cli.run_list import progress_text
 from hewfl.experiments.executor import Executor
+from hewfl.experiments.loggers import check_targets, logged
 from hewfl.experiments.run import run_all, tune_all
 from hewfl.experiments.run_folder import Folder, holder_of
 from hewfl.experiments.statistics import from_json, verdict_text
@@ -28,7 +29,7 @@ MOST_PAIRS = 10
 """That the terminal shows; the report has all of them."""
 
 
-def execute(
+def execute(  # noqa: PLR0913 - all but three are optional
     folders: Sequence[Folder],
     jobs: int | None,
     console: Console,
@@ -36,6 +37,7 @@ def execute(
     cluster: str | None = None,
     again: str | None = None,
     is_brief: bool = False,
+    log: Sequence[str] | None = None,
 ) -> None:
     """Do the remaining work of runs, with progress bars, and print the results.
 
@@ -46,11 +48,18 @@ def execute(
         cluster: address of a scheduler whose workers do the work, None for none.
         again: the command that resumes after Ctrl-C; `hewfl resume` if absent.
         is_brief: leave out what tuning chose and the last rounds.
+        log: targets that the rounds are sent to.
     """
+    check_targets(log or ())
     _print_resumed(folders, console)
     resumable = _resumable(folders, again, cluster)
-    with resumable, _executor(cluster) as executor, Bars(console) as bars:
-        run_all(folders, jobs=cores(jobs), progress=bars, cluster=executor)
+    with (
+        resumable,
+        _executor(cluster) as executor,
+        Bars(console) as bars,
+        logged(folders, log or (), bars) as progress,
+    ):
+        run_all(folders, jobs=cores(jobs), progress=progress, cluster=executor)
     for folder in () if is_brief else folders:
         show_choices(folder, console)
         show_summary(folder, console)
@@ -102,13 +111,15 @@ def execute_sweep(
     console: Console,
     *,
     cluster: str | None = None,
+    log: Sequence[str] | None = None,
 ) -> None:
     """Do the remaining work of a sweep, and print one table of its panels."""
     folders, name = [folder for _, folder in panels], shlex.quote(str(path))
     again = f"hewfl resume {name}" + (
         "" if cluster is None else f" --cluster {cluster}"
     )
-    execute(folders, jobs, console, cluster=cluster, again=again, is_brief=True)
+    also: Any = {"again": again, "log": log, "is_brief": True}
+    execute(folders, jobs, console, cluster=cluster, **also)
     print_table(panel_table({k: f.summary for k, f in panels}), console)
     console.print(f"in {path}", highlight=False, soft_wrap=True)
     _print_report(path, console)

@@ -29,6 +29,14 @@ Address = Annotated[
         "tcp://host:8786, or file:scheduler.json.",
     ),
 ]
+Log = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--log",
+        help="Send the rounds to tensorboard:FOLDER, wandb:PROJECT or mlflow:FOLDER. "
+        "Repeatable.",
+    ),
+]
 Chunk = Annotated[
     str | None,
     typer.Option(

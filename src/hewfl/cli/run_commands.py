@@ -10,7 +10,15 @@ from rich.console import Console
 
 from hewfl.cli.error_messages import as_change, one_line_errors
 from hewfl.cli.execute import execute, execute_sweep, show_verdicts, tune_one
-from hewfl.cli.options import RUNS_DIR, Address, Chunk, Jobs, RunsDir, with_client_chunk
+from hewfl.cli.options import (
+    RUNS_DIR,
+    Address,
+    Chunk,
+    Jobs,
+    Log,
+    RunsDir,
+    with_client_chunk,
+)
 from hewfl.core.validation import invalid
 from hewfl.experiments.run import complete_spec
 from hewfl.experiments.run_folder import folder_for
@@ -45,6 +53,7 @@ def run(  # noqa: PLR0913 - options of a command
     cluster: Address = None,
     overrides: Overrides = None,
     sweeps: Sweeps = None,
+    log: Log = None,
     client_chunk: Chunk = None,
 ) -> None:
     """Tune and run an experiment; resume it if it was begun."""
@@ -54,11 +63,12 @@ def run(  # noqa: PLR0913 - options of a command
             name, specs = sweep_specs(file, overrides or [], sweeps)
             specs = {k: with_client_chunk(s, client_chunk) for k, s in specs.items()}
             panels = open_sweep(runs_dir / name, specs)
-            execute_sweep(runs_dir / name, panels, jobs, console, cluster=cluster)
+            path = runs_dir / name
+            execute_sweep(path, panels, jobs, console, cluster=cluster, log=log)
         else:
             spec = with_client_chunk(complete_spec(file, overrides or []), client_chunk)
             folder = folder_for(spec, runs_dir)
-            execute([folder], jobs, console, cluster=cluster)
+            execute([folder], jobs, console, cluster=cluster, log=log)
             show_verdicts(folder, console)
 
 
@@ -91,15 +101,16 @@ def resume(
     *,
     jobs: Jobs = None,
     cluster: Address = None,
+    log: Log = None,
 ) -> None:
-    """Resume a run, or a sweep, that was stopped."""
+    """Resume a run, or a sweep, that was stopped; send one that is done to --log."""
     console = Console()
     with one_line_errors():
         panels = open_runs([folder])
         if is_sweep(folder):
-            execute_sweep(folder, panels, jobs, console, cluster=cluster)
+            execute_sweep(folder, panels, jobs, console, cluster=cluster, log=log)
         else:
-            execute([panels[0].folder], jobs, console, cluster=cluster)
+            execute([panels[0].folder], jobs, console, cluster=cluster, log=log)
             show_verdicts(panels[0].folder, console)
 
 

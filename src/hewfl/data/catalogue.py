@@ -333,7 +333,7 @@ def _emnist(
         samples=samples,
         features=784,
         classes=tuple(classes),
-        licence="none stated; made of NIST Special Database 19",
+        licence="none stated",
         citation="Cohen2017",
         shape=(1, 28, 28),
     )
@@ -365,7 +365,7 @@ _FEMNIST = DatasetInfo(
     samples=(671585, 77483),
     features=784,
     classes=tuple(_DIGITS_AND_LETTERS),
-    licence="none stated; made of NIST Special Database 19",
+    licence="none stated",
     citation="Caldas2018",
     shape=(1, 28, 28),
 )
