@@ -21,6 +21,7 @@ SMALL = (
 
 
 @pytest.mark.torch
+@pytest.mark.unchecked
 def test_the_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEWFL_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)

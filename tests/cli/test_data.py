@@ -31,7 +31,7 @@ def run(*words: str) -> Result:
 def test_list_names_all_and_says_what_is_here() -> None:
     result = run("list")
     assert result.exit_code == 0
-    for text in (*CATALOGUE, "hewfl", "MB to download", "CC BY 4.0"):
+    for text in (*CATALOGUE, "hewfl", "MB online", "CC BY 4.0"):
         assert text in result.output
 
 

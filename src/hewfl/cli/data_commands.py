@@ -98,7 +98,7 @@ def _place(status: DatasetStatus) -> str:
         return status.place
     if status.info.is_downloadable:
         size = f"{status.info.size / 1e6:.0f} MB " if status.info.size else ""
-        return f"{size}to download"
+        return f"{size}online"
     return "absent"
 
 
