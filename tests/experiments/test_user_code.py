@@ -218,7 +218,7 @@ def test_no_compiled_file_is_written_or_read(
 ) -> None:
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     (place / "beside.py").write_text("SHARE = 9.0\n")
-    compiled = Path(py_compile.compile(str(place / "beside.py"), doraise=True))
+    compiled = Path(str(py_compile.compile(str(place / "beside.py"), doraise=True)))
     stamp = (place / "beside.py").stat()
     (place / "beside.py").write_text("SHARE = 1.0\n")  # of the same length and time
     os.utime(place / "beside.py", ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
