@@ -44,7 +44,7 @@ def train(net: Net, data: TensorDataset, epochs: int, lr: float, batch: int) -> 
             loss = cross_entropy(net(x), y)
             loss.backward()
             optimiser.step()
-            losses.append(float(loss))
+            losses.append(loss.item())
     return sum(losses) / len(losses)
 
 
