@@ -114,14 +114,22 @@ class Recursion:
     comparator: Float64[Array, "... n"] | None = None
     closed: Closed | None = field(default=None, repr=False)
 
-    a = property(attrgetter("descent"), doc="The descent a.")
-    beta = property(attrgetter("growth"), doc="The growth β.")
-    gamma = property(attrgetter("staleness"), doc="The cost γ of a tracking error.")
-    delta = property(attrgetter("noise"), doc="The noise δ.")
-    cap = property(attrgetter("system.cap"), doc="The cap f̄ = LR²/2.")
-    A = property(attrgetter("tracking.noise"), doc="A of q⁺ = A + B g + C q.")
-    B = property(attrgetter("tracking.gap"), doc="B of q⁺ = A + B g + C q.")
-    C = property(attrgetter("tracking.tracking"), doc="C of q⁺ = A + B g + C q.")
+    a = property(attrgetter("descent"))
+    """The descent a."""
+    beta = property(attrgetter("growth"))
+    """The growth β."""
+    gamma = property(attrgetter("staleness"))
+    """The cost γ of a unit of tracking error."""
+    delta = property(attrgetter("noise"))
+    """The noise δ."""
+    cap = property(attrgetter("system.cap"))
+    """The cap f̄ = LR²/2."""
+    A = property(attrgetter("tracking.noise"))
+    """A of q⁺ = A + B g + C q."""
+    B = property(attrgetter("tracking.gap"))
+    """B of q⁺ = A + B g + C q."""
+    C = property(attrgetter("tracking.tracking"))
+    """C of q⁺ = A + B g + C q."""
 
     @property
     def capped_descent(self) -> Reals:
