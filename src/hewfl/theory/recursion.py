@@ -12,7 +12,6 @@ u⁺ ≤ u − a u² + β u + d.
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -114,22 +113,45 @@ class Recursion:
     comparator: Float64[Array, "... n"] | None = None
     closed: Closed | None = field(default=None, repr=False)
 
-    a = property(attrgetter("descent"))
-    """The descent a."""
-    beta = property(attrgetter("growth"))
-    """The growth β."""
-    gamma = property(attrgetter("staleness"))
-    """The cost γ of a unit of tracking error."""
-    delta = property(attrgetter("noise"))
-    """The noise δ."""
-    cap = property(attrgetter("system.cap"))
-    """The cap f̄ = LR²/2."""
-    A = property(attrgetter("tracking.noise"))
-    """A of q⁺ = A + B g + C q."""
-    B = property(attrgetter("tracking.gap"))
-    """B of q⁺ = A + B g + C q."""
-    C = property(attrgetter("tracking.tracking"))
-    """C of q⁺ = A + B g + C q."""
+    @property
+    def a(self) -> Reals:
+        """The descent a."""
+        return self.descent
+
+    @property
+    def beta(self) -> Reals:
+        """The growth β."""
+        return self.growth
+
+    @property
+    def gamma(self) -> Reals:
+        """The cost γ of a unit of tracking error."""
+        return self.staleness
+
+    @property
+    def delta(self) -> Reals:
+        """The noise δ."""
+        return self.noise
+
+    @property
+    def cap(self) -> Reals:
+        """The cap f̄ = LR²/2."""
+        return self.system.cap
+
+    @property
+    def A(self) -> Reals:  # noqa: N802 - the paper's letter
+        """A of q⁺ = A + B g + C q."""
+        return self.tracking.noise
+
+    @property
+    def B(self) -> Reals:  # noqa: N802 - the paper's letter
+        """B of q⁺ = A + B g + C q."""
+        return self.tracking.gap
+
+    @property
+    def C(self) -> Reals:  # noqa: N802 - the paper's letter
+        """C of q⁺ = A + B g + C q."""
+        return self.tracking.tracking
 
     @property
     def capped_descent(self) -> Reals:

@@ -22,6 +22,7 @@ from hewfl.control.certificate import Variant, check_variant, horizon_factors
 from hewfl.control.tracking import Tracking, predictable_tracking
 from hewfl.core.broadcasting import broadcasting
 from hewfl.core.validation import (
+    Array,
     ArrayLike,
     Reals,
     invalid,
@@ -322,6 +323,8 @@ def best_iterate_rate(
     k = closed_higher_order(bound, q)
     met = np.asarray(~np.isnan(k.noise))
     a, beta, delta = k.descent, k.growth, np.where(met, k.noise, 0.0)
+    level: Array
+    value: Array
     if printed:
         level = np.asarray(beta / a + np.sqrt(delta / a))
         value = np.asarray(level + np.sqrt(g / T / a))

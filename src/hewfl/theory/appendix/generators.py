@@ -139,13 +139,13 @@ class QuadraticGenerator(Converted):
         """κs²."""
         s = nonnegatives("state", state)
         with np.errstate(over="ignore"):
-            return np.asarray(self.coefficient * s * s)
+            return np.asarray(np.asarray(self.coefficient) * s * s)
 
     def flow(self, time: ArrayLike, state: ArrayLike) -> Reals:
         """R_a(s) = s/(1 + κas)  (eq:quadratic_R)."""
         a, s = _time_and_state(time, state)
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-            rate = np.asarray(self.coefficient * a)
+            rate = np.asarray(self.coefficient) * a
             x = np.where(s > 0, rate * s, 0.0)
             return np.where(x > 1, 1 / rate / (1 + 1 / x), s / (1 + x))
 
@@ -163,7 +163,7 @@ class QuadraticGenerator(Converted):
         s, top = positives("state", state), positives("reference", reference)
         share = (top - s) / np.maximum(s, top)
         with np.errstate(over="ignore"):
-            return np.asarray(share / np.minimum(s, top) / self.coefficient)
+            return np.asarray(share / np.minimum(s, top) / np.asarray(self.coefficient))
 
 
 @final
@@ -191,7 +191,9 @@ class PowerGenerator(Converted):
     @property
     def origin_slope(self) -> Reals:
         """φ'(0+) = 0."""
-        return np.zeros(np.broadcast(self.coefficient, self.power).shape)
+        return np.zeros(
+            np.broadcast_shapes(np.shape(self.coefficient), np.shape(self.power))
+        )
 
     def value(self, state: ArrayLike) -> Reals:
         """κs^{1+p}."""
@@ -210,7 +212,7 @@ class PowerGenerator(Converted):
             near = s * np.exp(-np.logaddexp(0, log_x) / p)
             limit = _log(self.coefficient) + _log(p) + _log(a)
             far = np.exp(-(limit + np.logaddexp(0, -log_x)) / p)
-        return np.where(log_x > 0, far, near)
+        return np.asarray(np.where(log_x > 0, far, near))
 
     def log_shrink(self, time: ArrayLike, state: ArrayLike) -> Reals:
         """log(1 + κpa s^p)/p."""
@@ -257,18 +259,20 @@ class ExponentialGenerator(Converted):
     def value(self, state: ArrayLike) -> Reals:
         """ρs."""
         with np.errstate(over="ignore"):
-            return np.asarray(self.rate * nonnegatives("state", state))
+            return np.asarray(self.origin_slope * nonnegatives("state", state))
 
     def flow(self, time: ArrayLike, state: ArrayLike) -> Reals:
         """R_a(s) = e^{−ρa} s  (eq:exp_R)."""
         half = np.exp(-self.log_shrink(time, state) / 2)
-        return np.asarray(state * half * half)  # e^{−ρa} may underflow, R does not
+        return np.asarray(
+            np.asarray(state) * half * half
+        )  # e^{−ρa} may underflow, R does not
 
     def log_shrink(self, time: ArrayLike, state: ArrayLike) -> Reals:
         """ρa, whatever s."""
         a, s = _time_and_state(time, state)
         with np.errstate(over="ignore"):
-            return np.asarray(self.rate * a + 0 * s)
+            return np.asarray(self.origin_slope * a + 0 * s)
 
     def log_slope(self, time: ArrayLike, floor: ArrayLike) -> Reals:
         """L_a(m) = e^{−ρa}, whatever m  (eq:exp_lambda)."""
@@ -278,7 +282,7 @@ class ExponentialGenerator(Converted):
         """χ(s) = log(s_ref/s)/ρ."""
         s, top = positives("state", state), positives("reference", reference)
         with np.errstate(over="ignore"):
-            return np.asarray(np.sign(top - s) * _log_ratio(s, top) / self.rate)
+            return np.asarray(np.sign(top - s) * _log_ratio(s, top) / self.origin_slope)
 
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
