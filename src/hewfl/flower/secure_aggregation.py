@@ -32,10 +32,11 @@ from hewfl.core.validation import Array, Mask, invalid
 from hewfl.displacements.chunked import ChunkedDisplacements
 from hewfl.errors import HewError
 from hewfl.flower import messages as keys
-from hewfl.flower.arrays import ArrayLayout, flat_views, to_record
+from hewfl.flower.arrays import flat_views, to_record
 from hewfl.flower.messages import log
 from hewfl.flower.replies import ClientUpdate
 from hewfl.methods.registry import as_algorithm
+from hewfl.server.array_layout import ArrayLayout
 from hewfl.server.finish_round import Outcome, finish_round, reject
 from hewfl.server.state import Entry, ServerState, checked_decision
 

@@ -28,8 +28,6 @@ from hewfl.displacements.count_sketch import CountSketch
 from hewfl.errors import InvalidInputError
 from hewfl.flower import messages as keys
 from hewfl.flower.arrays import (
-    PARAMETERS,
-    ArrayLayout,
     gradient_vector,
     layout_of,
     median_buffers,
@@ -46,7 +44,6 @@ from hewfl.flower.metrics import (
     unicast_communication,
     with_sizes,
 )
-from hewfl.flower.plausibility import cap_shares
 from hewfl.flower.replies import (
     ClientUpdate,
     Exclusion,
@@ -72,7 +69,9 @@ from hewfl.methods.registry import (
     require_available,
     require_client_training,
 )
+from hewfl.server.array_layout import PARAMETERS, ArrayLayout
 from hewfl.server.finish_round import Outcome, finish_round
+from hewfl.server.plausibility import cap_shares
 from hewfl.server.server_step import ServerStep, next_average
 from hewfl.server.state import Entry, ServerState, as_entry, initial_state
 from hewfl.server.trace import RoundRecord
@@ -110,7 +109,7 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         max_share: largest share of one client in the sum of the sizes, under "size".
         judge: name patterns of the arrays that the aggregator sees, as in `fnmatch`; a
             pattern after "!" excludes. By default all but running statistics of
-            normalisation layers (`hewfl.flower.arrays.BUFFERS`), which take the
+            normalisation layers (`hewfl.server.array_layout.BUFFERS`), which take the
             coordinate-wise median of the clients; "*" is FedAvg's treatment.
         aggregate: patterns of the arrays that are aggregated at all; the others stay as
             the server has them (FedBN: "!*bn*").

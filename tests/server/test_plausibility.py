@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from hewfl.flower.plausibility import (
+from hewfl.server.plausibility import (
     cap_shares,
     implausible_lengths,
     implausible_metrics,
