@@ -85,7 +85,10 @@ def test_at_most_four_models_beyond_the_replies(options: dict[str, Any]) -> None
     x = rng.standard_normal(d, dtype=np.float32)
     strategy = HewStrategy(fraction_evaluate=0.0, **options)
     grid = StubGrid(stock_app(), n)
-    split = lambda v: ArrayRecord(np.split(v, [d // 2, d // 2 + 9]))  # noqa: E731
+
+    def split(vector: Any) -> ArrayRecord:
+        return ArrayRecord(np.split(vector, [d // 2, d // 2 + 9]))
+
     told = TOLD | {"num-steps": 3}
     arrays = split(x)
     tracemalloc.start()  # the last model is freed on the way

@@ -37,7 +37,7 @@ def datasets(n: int, alpha: float) -> tuple[list[TensorDataset], TensorDataset]:
 def train(net: Net, data: TensorDataset, epochs: int, lr: float, batch: int) -> float:
     """Train in place by SGD with momentum; the mean loss."""
     optimiser = torch.optim.SGD(net.parameters(), lr=lr, momentum=0.9)
-    losses = []
+    losses: list[float] = []
     for _ in range(epochs):
         for x, y in DataLoader(data, batch, shuffle=True):
             optimiser.zero_grad()

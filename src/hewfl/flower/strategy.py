@@ -233,7 +233,8 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         self._numbers = ClientNumbers()
         self._clients = self._numbers.nodes
         self._capped: set[int] = set()
-        self._has_steps = self._said_steps = False
+        self._has_steps: bool = False
+        self._said_steps: bool = False
         self._state: ServerState | None = None
         self._opened: OpenRound | None = None
         self._note, self._measured = dict[str, Any](), dict[str, float]()
