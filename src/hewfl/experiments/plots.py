@@ -31,7 +31,7 @@ from hewfl.experiments.results import (
     measured,
 )
 from hewfl.experiments.statistics import final_values, half_width, scale_of
-from hewfl.plotting import COLOURS, legend, name_ends, plain_text, save
+from hewfl.plotting import COLOURS, legend, name_ends, plain_text, save, save_as
 from hewfl.server.trace import AVERAGED
 
 DASHES: tuple[tuple[float, ...], ...] = (
@@ -109,6 +109,11 @@ FENCE = 3.0
 """A line that ends this many quartile distances behind the others leaves the panel."""
 FEW = 5
 """Up to this number all lines stay in the panel."""
+COLUMN, PAGE = 3.25, 6.75
+"""Inches: a column and the whole width of a page of two columns (ICML)."""
+PANELS_IN_ROW = 3
+POINTS_PER_INCH, LEGEND_LINE, LEGEND_LETTER = 72.0, 50.0, 4.6
+"""The line and the spaces of an entry of a legend, and a letter, at 8 points."""
 MOST_TICKS = 10
 """Groups of local steps named below a panel; of more every second or third."""
 
@@ -180,7 +185,7 @@ def leaders(results: Results, quantity: str) -> list[str]:
     return [min(side, key=ends.__getitem__) for side in sides if side]
 
 
-def draw_curves(
+def draw_curves(  # noqa: PLR0913 - all but three are optional
     axes: Any,
     results: Results,
     quantity: str,
@@ -188,6 +193,7 @@ def draw_curves(
     axis: Axis = "scalars",
     styles: Mapping[str, Style] | None = None,
     focus: Sequence[str] | None = None,
+    names: bool = True,
 ) -> None:
     """Draw a quantity of each method on axes of matplotlib.
 
@@ -201,6 +207,7 @@ def draw_curves(
         axis: horizontal axis.
         styles: of the methods, to be the same in several panels.
         focus: methods with a band and a name at their line; `leaders` by default.
+        names: whether these names are written.
     """
     styles = styles or styles_of(results.spec.methods)
     focus = leaders(results, quantity) if focus is None else focus
@@ -228,7 +235,7 @@ def draw_curves(
         axes.set_yscale("log", nonpositive="clip")  # a band may reach below zero
     axes.set_ylim(*_limits(means, results, quantity, focus))
     axes.ticklabel_format(axis="x", style="sci", scilimits=(-3, 4))
-    name_ends(axes, ends)
+    name_ends(axes, ends if names else {})
 
 
 def draw_difference(
@@ -376,6 +383,56 @@ def figure_run(results: Results, path: Path) -> tuple[Path, Path]:
 
     height = 4.6 + 0.16 * (len(results.labels) // 5)
     return save(draw, (3.1 * len(quantities) + 3.3, height), path)
+
+
+def figure_curves(
+    panels: Mapping[str, Results],
+    quantity: str,
+    path: Path,
+    *,
+    axis: Axis = "rounds",
+    width: float = COLUMN,
+) -> None:
+    """Draw one quantity of one or several runs for a paper: PDF, PNG or SVG.
+
+    Panels are side by side, with one legend below them and no names on the lines. Up to
+    five methods have bands of one standard deviation of the seeds.
+
+    Args:
+        panels: results by the titles of their panels; one panel has no title.
+        quantity: as in `Results.curve`.
+        path: of the file; its ending is its type.
+        axis: horizontal axis.
+        width: inches.
+
+    Raises:
+        InvalidInputError: no method of a panel has measured the quantity.
+    """
+    runs = list(panels.values())
+    methods = {m.label: m for results in runs for m in results.spec.methods}
+    limits = [label for results in runs for label in results.yardsticks]
+    styles = styles_of(tuple(methods.values()), limits)
+    entry = (LEGEND_LINE + max(map(len, methods)) * LEGEND_LETTER) / POINTS_PER_INCH
+    columns = min(max(1, int(width / entry)), len(methods))
+    rows = -(-len(panels) // PANELS_IN_ROW)
+    across = min(len(panels), PANELS_IN_ROW)
+
+    def draw(figure: Any) -> None:
+        grid = figure.add_gridspec(rows, across)
+        for k, (name, results) in enumerate(panels.items()):
+            panel = figure.add_subplot(grid[k // across, k % across])
+            focus = results.labels if len(results.labels) <= FEW else ()
+            look: Any = {"styles": styles, "focus": focus, "names": False}
+            draw_curves(panel, results, quantity, axis=axis, **look)
+            if len(panels) > 1:
+                panel.set_title(plain_text(name.replace(", ", "\n")))
+            if k % across:
+                panel.set_ylabel("")
+        legend(figure, figure.axes, columns=columns)
+
+    high = 0.62 * width if len(panels) == 1 else 0.8 * width / across
+    lines = -(-len(methods) // columns)
+    save_as(draw, (width, rows * max(high, 1.4) + 0.17 * lines), path)
 
 
 def draw_mass(axes: Any, results: Results, label: str, ink: str) -> None:
