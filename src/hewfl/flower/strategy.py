@@ -217,24 +217,11 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         require_client_training(self.entry.algorithm)
         self._needs: Set[Need] = demands.needs
 
-    def _are_steps_known(self, replies: Sequence[Message]) -> bool:
-        """Whether the aggregator uses steps, and most clients report them if it may."""
-        if "steps" not in self._needs & self.entry.algorithm.demands.optional:
-            return "steps" in self._needs
-        contents = [reply.content for reply in replies if reply.has_content()]
-        known = sum(is_steps_reported(content) for content in contents)
-        if contents and 2 * known <= len(contents) and not self._said_steps:
-            self._said_steps = True
-            text = '%s counts one step for each client: few report "%s"'
-            log.warning(text, self.entry.name, keys.STEPS_DONE)
-        return 2 * known > len(contents)
-
     def _reset(self) -> None:
         self._numbers = ClientNumbers()
         self._clients = self._numbers.nodes
         self._capped: set[int] = set()
-        self._has_steps: bool = False
-        self._said_steps: bool = False
+        self._has_steps = self._said_steps = False
         self._state: ServerState | None = None
         self._opened: OpenRound | None = None
         self._note, self._measured = dict[str, Any](), dict[str, float]()
@@ -454,6 +441,18 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         return read_replies(
             opened, replies, self._clients, size_key=key, needs_steps=steps
         )
+
+    def _are_steps_known(self, replies: Sequence[Message]) -> bool:
+        """Whether the aggregator uses steps, and most clients report them if it may."""
+        if "steps" not in self._needs & self.entry.algorithm.demands.optional:
+            return "steps" in self._needs
+        contents = [reply.content for reply in replies if reply.has_content()]
+        known = sum(is_steps_reported(content) for content in contents)
+        if contents and 2 * known <= len(contents) and not self._said_steps:
+            self._said_steps = True
+            text = '%s counts one step for each client: few report "%s"'
+            log.warning(text, self.entry.name, keys.STEPS_DONE)
+        return 2 * known > len(contents)
 
     def _require_steps(
         self,
