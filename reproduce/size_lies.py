@@ -22,8 +22,8 @@ from hewfl.core.array_types import Float, Float64
 from hewfl.core.round import Decision, Round
 from hewfl.core.validation import Array
 from hewfl.data import load
-from hewfl.flower.plausibility import cap_shares, whole_sizes
 from hewfl.problems import Softmax, softmax_from_arrays
+from hewfl.server.plausibility import cap_shares, whole_sizes
 from reproduce.stock_table import PAGE, between_marks
 
 MARKS = "<!-- size lies: begin -->\n", "<!-- size lies: end -->\n"

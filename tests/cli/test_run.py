@@ -258,6 +258,7 @@ def test_seeds_that_diverged_are_noted(place: Path) -> None:
     finals = {"a": {"objective": some}, "b": {"objective": none}, "c": {}}
     methods = [{"label": label, "final": final} for label, final in finals.items()]
     summary = {"name": "x", "rounds": 1, "seeds": [0, 1, 2], "methods": methods}
+    summary |= {"pairs": []}
     write_json(place / "summary.json", summary)
     text = io.StringIO()
     show_summary(Folder(place, small()), Console(file=text, width=100))
@@ -357,7 +358,7 @@ def test_ctrl_c_outside_of_a_run_is_one_line(monkeypatch: pytest.MonkeyPatch) ->
     def stop(_: Path) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("hewfl.cli.run_commands.open_folder", stop)
+    monkeypatch.setattr("hewfl.cli.run_commands.open_runs", stop)
     result = runner.invoke(app, ["resume", "x"])
     assert (result.exit_code, result.stderr) == (130, "stopped\n")
 

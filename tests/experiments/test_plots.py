@@ -12,13 +12,13 @@ import pytest
 from hewfl.errors import InvalidInputError, MissingExtraError
 from hewfl.experiments.method_spec import MethodSpec
 from hewfl.experiments.plots import (
-    COLUMN_WIDTH,
+    COLUMN,
     STRONG,
     STRONG_WIDTH,
     author_rule,
     draw_curves,
     draw_difference,
-    figure_column,
+    figure_curves,
     figure_run,
     leaders,
     mean_and_spread,
@@ -238,7 +238,11 @@ def drawn(draw: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     return figures[0]
 
 
-@pytest.mark.parametrize("make", [figure_run, figure_column])
+def _column(results: Results, path: Path) -> None:
+    figure_curves({"": results}, "test_accuracy", path.with_suffix(".pdf"))
+
+
+@pytest.mark.parametrize("make", [figure_run, _column])
 @pytest.mark.parametrize("length", [12, 45, 90])
 def test_legends_of_many_methods_are_not_cut(
     results: Results,
@@ -272,10 +276,11 @@ def test_legends_of_many_methods_are_not_cut(
 def test_a_column_figure_has_the_width_of_a_column(
     results: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    figure = drawn(lambda: figure_column(results, tmp_path / "a"), monkeypatch)
-    assert figure.get_figwidth() == COLUMN_WIDTH
+    file = tmp_path / "a.pdf"
+    panels = {"": results}
+    draw = lambda: figure_curves(panels, "test_accuracy", file)  # noqa: E731
+    figure = drawn(draw, monkeypatch)
+    assert figure.get_figwidth() == COLUMN
     (axes,) = figure.axes
     assert axes.get_ylabel() == "test accuracy"
     assert axes.get_window_extent().height > 0.9 * figure.dpi
-    with pytest.raises(InvalidInputError, match="`quantity` must be one that was"):
-        figure_column(results, tmp_path / "a", quantity="nothing")

@@ -12,10 +12,11 @@ import pytest
 from hewfl.errors import DataError
 from hewfl.experiments.build_problem import build_federation, build_problem
 from hewfl.experiments.executor import Progress
+from hewfl.experiments.overrides import with_overrides
 from hewfl.experiments.reference_optima import find_constants
 from hewfl.experiments.run import run_all
 from hewfl.experiments.run_folder import Folder, folder_for
-from hewfl.experiments.spec import Spec, spec_from_table, with_overrides
+from hewfl.experiments.spec import Spec, spec_from_table
 from hewfl.problems import Softmax
 from tests.experiments.runs import small, table
 from tests.experiments.test_run_folder import Stop, StopsAt, contents

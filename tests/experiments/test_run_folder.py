@@ -16,6 +16,7 @@ import pytest
 from hewfl.errors import DataError, InvalidInputError
 from hewfl.experiments import tune
 from hewfl.experiments.executor import Progress
+from hewfl.experiments.overrides import with_overrides
 from hewfl.experiments.run import run_all, tune_all
 from hewfl.experiments.run_folder import (
     HOLDER,
@@ -26,7 +27,7 @@ from hewfl.experiments.run_folder import (
     lock,
     open_folder,
 )
-from hewfl.experiments.spec import spec_from_table, with_overrides
+from hewfl.experiments.spec import spec_from_table
 from tests.experiments.runs import TEXT, small, table
 
 HOLD = """

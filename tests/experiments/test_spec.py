@@ -15,6 +15,7 @@ from hewfl.aggregators import Certified
 from hewfl.errors import DataError
 from hewfl.experiments.build_problem import build_federation
 from hewfl.experiments.method_spec import MethodSpec, method_from_table
+from hewfl.experiments.overrides import with_overrides
 from hewfl.experiments.spec import (
     RENAMED,
     field_meanings,
@@ -22,7 +23,6 @@ from hewfl.experiments.spec import (
     spec_from_table,
     spec_table,
     template,
-    with_overrides,
     write_spec,
 )
 from hewfl.experiments.spec_sections import FAULTS, LOCAL_STEPS, PARTICIPATION
@@ -163,7 +163,9 @@ def test_the_digest_sees_every_change() -> None:
         ('tune.metric="loss"', "`tune.metric` must be one of 'objective'"),
         ("tune=3", "`tune` must be a table; got 3"),
         ("methods=[]", "`methods` must be at least one"),
-        ("methods.0.label=x", "`--set` cannot change [[methods]]; edit the file"),
+        ("methods.FedAvgMM.momentum=0", "(did you mean `FedAvgM`?); got 'FedAvgMM'"),
+        ("methods.FedAvgM=0", "`--set` must be the path of a field, such as methods."),
+        ("methods.FedAvgM.momentun=0", "(did you mean `momentum`?)"),
     ],
 )
 def test_mistakes_are_named(change: str, text: str) -> None:

@@ -6,9 +6,10 @@ import pytest
 
 from hewfl.errors import InvalidInputError
 from hewfl.experiments.executor import Progress
+from hewfl.experiments.overrides import with_overrides
 from hewfl.experiments.run import tune_all
 from hewfl.experiments.run_folder import folder_for
-from hewfl.experiments.spec import read_spec, spec_from_table, with_overrides
+from hewfl.experiments.spec import read_spec, spec_from_table
 from hewfl.experiments.spec_lint import refuse_unused_fields
 from tests.experiments.runs import small, table
 

@@ -13,7 +13,7 @@ from flwr.clientapp import ClientApp
 
 from hewfl import InvalidInputError
 from hewfl.flower import HewStrategy, load_model
-from hewfl.flower.arrays import PARAMETERS, is_matched
+from hewfl.server.array_layout import PARAMETERS, is_matched
 from tests.flower.federation import StubGrid
 
 N, FLIPPED, D = 6, 2, 8

@@ -5,17 +5,17 @@ import pytest
 
 from hewfl import InvalidInputError
 from hewfl.theory.certificates import MOST_ITERATED, Certificate, Guarantee, certify
-from hewfl.theory.heterogeneous import heterogeneous_coefficients
-from hewfl.theory.homogeneous import (
+from hewfl.theory.noise import noise_of_mean
+from hewfl.theory.one_step_bound import one_step, situation
+from hewfl.theory.post_local import (
     PostLocal,
+    heterogeneous_coefficients,
     homogeneous_coefficients,
     homogeneous_pl_rate,
 )
-from hewfl.theory.noise import noise_of_mean
-from hewfl.theory.one_step_bound import one_step, situation
 from hewfl.theory.systems import Case, System
 from hewfl.theory.theorem_table import THEOREMS
-from hewfl.theory.uniform_controller import uniform_coefficients
+from hewfl.theory.uniform import uniform_coefficients
 
 pytestmark = pytest.mark.unchecked
 CASE = Case(

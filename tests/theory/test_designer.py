@@ -7,7 +7,7 @@ from tests.theory.cases import EQUAL, RICH, rows
 
 from hewfl import InvalidInputError
 from hewfl.theory.designer import certified_amplitudes, design
-from hewfl.theory.homogeneous import PostLocal
+from hewfl.theory.post_local import PostLocal
 from hewfl.theory.rounds_to_target import (
     MOST_ROUNDS,
     first_round_at,

@@ -145,11 +145,13 @@ CALLS: dict[str, Call] = {
     "theorem_curve": call(theorem="th:direct-bellman", case=CASE, controls=POST),
     "linear_rate": call(start=ONE, a=ONE, delta=ONE, rounds=np.array([3, 4])),
     "master_trajectory": call(generator=FLOW, start=ONE, terms=SCHEDULE),
-    "noiseless_bounds": call(generator=FLOW, start=ONE, terms=SCHEDULE, objective=ONE),
+    "noiseless_rate of a schedule": call(
+        generator=FLOW, start=ONE, terms=SCHEDULE, objective=ONE
+    ),
     "noiseless_rate": call(
         generator=FLOW, start=ONE, terms=TERMS, rounds=np.array([3, 4]), objective=ONE
     ),
-    "noisy_bounds": call(
+    "noisy_rate of a schedule": call(
         generator=FLOW, start=ONE, terms=SCHEDULE, floor=ONE, objective=ONE
     ),
     "noisy_rate": call(
@@ -216,7 +218,9 @@ CALLS: dict[str, Call] = {
 WITHOUT_NUMBERS = {"noise_optimal", "theorems"}
 
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {name: ALL[name] for name in CALLS}
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    name: ALL[name.split()[0]] for name in CALLS
+}
 
 
 def is_number(value: Any) -> bool:

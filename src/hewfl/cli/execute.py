@@ -3,13 +3,16 @@
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
+import rich.table
 import typer
 from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.text import Text
 
 from hewfl.cli.options import cores
 from hewfl.cli.progress import Bars
@@ -18,7 +21,8 @@ from hewfl.experiments.executor import Executor
 from hewfl.experiments.run import run_all, tune_all
 from hewfl.experiments.run_folder import Folder, holder_of
 from hewfl.experiments.statistics import from_json, verdict_text
-from hewfl.experiments.summary import mean_text
+from hewfl.experiments.sweep import Panel
+from hewfl.experiments.tables import Table, panel_table, run_table
 
 MOST_PAIRS = 10
 """That the terminal shows; the report has all of them."""
@@ -91,29 +95,60 @@ def show_choices(folder: Folder, console: Console) -> None:
         console.print(line, soft_wrap=True)
 
 
+def execute_sweep(
+    path: Path,
+    panels: Sequence[Panel],
+    jobs: int | None,
+    console: Console,
+    *,
+    cluster: str | None = None,
+) -> None:
+    """Do the remaining work of a sweep, and print one table of its panels."""
+    folders, name = [folder for _, folder in panels], shlex.quote(str(path))
+    again = f"hewfl resume {name}" + (
+        "" if cluster is None else f" --cluster {cluster}"
+    )
+    execute(folders, jobs, console, cluster=cluster, again=again, is_brief=True)
+    print_table(panel_table({k: f.summary for k, f in panels}), console)
+    console.print(f"in {path}", highlight=False, soft_wrap=True)
+    _print_report(path, console)
+
+
 def show_summary(folder: Folder, console: Console) -> None:
     """Print the last round of every method, mean and deviation over the seeds."""
-    summary = folder.summary
-    rounds, seeds = summary["rounds"], len(summary["seeds"])
-    title = f"{summary['name']}: after {rounds} rounds, {seeds} seeds"
-    table = Table(title=escape(title), title_justify="left", box=SIMPLE_HEAD)
-    table.add_column("method")
-    columns = {
-        "objective": "objective",
-        "gap": "gap to F*",
-        "test_accuracy": "test accuracy",
-        "scalars": "numbers sent",
-    }
-    shown = [
-        key for key in columns if any(key in m["final"] for m in summary["methods"])
-    ]
-    for key in shown:
-        table.add_column(columns[key], justify="right", no_wrap=True)
-    for method in summary["methods"]:
-        cells = [_cell(key, method["final"].get(key)) for key in shown]
-        table.add_row(escape(method["label"]), *cells)
-    console.print(table)
+    print_table(run_table(folder.summary), console)
     console.print(f"in {folder.path}", highlight=False)
+
+
+def print_table(table: Table, console: Console) -> None:
+    """Print a table of results; one that is too wide with rows for its columns."""
+    shown = min(table, table.transposed, key=_width)
+    table = table if _width(table) <= console.width else shown
+    grid = rich.table.Table(
+        title=escape(table.title), title_justify="left", box=SIMPLE_HEAD
+    )
+    for k, name in enumerate(table.head):
+        lines = "\n".join(_lines(name))
+        grid.add_column(escape(lines), justify="right" if k else "left", no_wrap=True)
+    for i, row in enumerate(table.rows):
+        styles = ["bold" if (i, j) in table.best else "" for j in range(len(row))]
+        grid.add_row(*(Text(c, s) for c, s in zip(row, styles, strict=True)))
+    if _width(table) > console.width:  # a narrow terminal breaks lines itself
+        console = Console(file=console.file, width=_width(table))
+    console.print(grid)
+    if table.note:
+        console.print(table.note, style="dim", highlight=False, soft_wrap=True)
+
+
+def _width(table: Table) -> int:
+    """The width of a table in a terminal."""
+    columns = zip(map(_lines, table.head), *table.rows, strict=True)
+    return 1 + sum(3 + max(map(cell_len, [*head, *cells])) for head, *cells in columns)
+
+
+def _lines(name: str) -> list[str]:
+    """The lines of a heading: the fields of a point of a sweep are below each other."""
+    return name.split(", ")
 
 
 def show_verdicts(folder: Folder, console: Console) -> None:
@@ -131,9 +166,13 @@ def show_verdicts(folder: Folder, console: Console) -> None:
     if limits:
         text = f"  {', '.join(limits)}: knows the truth, a limit without a verdict"
         console.print(text, highlight=False, soft_wrap=True, markup=False)
-    name = shlex.quote(str(folder.path))
-    next_ = f"report: hewfl report {name} -o report.html"
-    console.print(next_, highlight=False, soft_wrap=True, markup=False)
+    _print_report(folder.path, console)
+
+
+def _print_report(path: Path, console: Console) -> None:
+    """Print the command that writes the page of a run or a sweep."""
+    text = f"report: hewfl report {shlex.quote(str(path))} -o report.html"
+    console.print(text, highlight=False, soft_wrap=True, markup=False)
 
 
 def verdict_lines(summary: Mapping[str, Any], quantity: str) -> list[str]:
@@ -143,14 +182,6 @@ def verdict_lines(summary: Mapping[str, Any], quantity: str) -> list[str]:
         for p in summary["pairs"]
         if p["quantity"] == quantity
     ]
-
-
-def _cell(key: str, value: Any) -> str:
-    if value is None:
-        return "-"
-    if key == "scalars" and value["mean"] is not None:
-        return f"{value['mean']:,.0f}"
-    return mean_text(value)
 
 
 def _print_resumed(folders: Sequence[Folder], console: Console) -> None:

@@ -9,38 +9,57 @@ import typer
 from rich.console import Console
 
 from hewfl.cli.error_messages import as_change, one_line_errors
-from hewfl.cli.execute import execute, show_verdicts, tune_one
+from hewfl.cli.execute import execute, execute_sweep, show_verdicts, tune_one
 from hewfl.cli.options import RUNS_DIR, Address, Chunk, Jobs, RunsDir, with_client_chunk
 from hewfl.core.validation import invalid
 from hewfl.experiments.run import complete_spec
-from hewfl.experiments.run_folder import folder_for, open_folder
+from hewfl.experiments.run_folder import folder_for
 from hewfl.experiments.spec import template
+from hewfl.experiments.sweep import is_sweep, open_runs, open_sweep, sweep_specs
 from hewfl.report.page import write_report
 
 Overrides = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", help="Set a field of the spec, as in --set clients.n=10. Repeatable."
+        "--set",
+        help="Set a field, as in --set clients.n=10 or "
+        "--set methods.FedAvg.learning_rate=0.1. Repeatable.",
+    ),
+]
+Sweeps = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--sweep",
+        help="Run once for each value of a field, as in --sweep clients.alpha=0.1,1.0. "
+        "Repeatable: all combinations.",
     ),
 ]
 File = Annotated[Path, typer.Argument(help="A spec in TOML; `hewfl spec` prints one.")]
 
 
-def run(
+def run(  # noqa: PLR0913 - options of a command
     file: File,
     *,
     runs_dir: RunsDir = RUNS_DIR,
     jobs: Jobs = None,
     cluster: Address = None,
     overrides: Overrides = None,
+    sweeps: Sweeps = None,
     client_chunk: Chunk = None,
 ) -> None:
     """Tune and run an experiment; resume it if it was begun."""
+    console = Console()
     with one_line_errors(as_change):
-        spec = with_client_chunk(complete_spec(file, overrides or []), client_chunk)
-        folder, console = folder_for(spec, runs_dir), Console()
-        execute([folder], jobs, console, cluster=cluster)
-        show_verdicts(folder, console)
+        if sweeps:
+            name, specs = sweep_specs(file, overrides or [], sweeps)
+            specs = {k: with_client_chunk(s, client_chunk) for k, s in specs.items()}
+            panels = open_sweep(runs_dir / name, specs)
+            execute_sweep(runs_dir / name, panels, jobs, console, cluster=cluster)
+        else:
+            spec = with_client_chunk(complete_spec(file, overrides or []), client_chunk)
+            folder = folder_for(spec, runs_dir)
+            execute([folder], jobs, console, cluster=cluster)
+            show_verdicts(folder, console)
 
 
 def tune(
@@ -68,16 +87,20 @@ def tune(
 
 
 def resume(
-    folder: Annotated[Path, typer.Argument(help="A run's folder.")],
+    folder: Annotated[Path, typer.Argument(help="The folder of a run or a sweep.")],
     *,
     jobs: Jobs = None,
     cluster: Address = None,
 ) -> None:
-    """Resume a run that was stopped."""
+    """Resume a run, or a sweep, that was stopped."""
+    console = Console()
     with one_line_errors():
-        run, console = open_folder(folder), Console()
-        execute([run], jobs, console, cluster=cluster)
-        show_verdicts(run, console)
+        panels = open_runs([folder])
+        if is_sweep(folder):
+            execute_sweep(folder, panels, jobs, console, cluster=cluster)
+        else:
+            execute([panels[0].folder], jobs, console, cluster=cluster)
+            show_verdicts(panels[0].folder, console)
 
 
 def spec() -> None:
@@ -87,7 +110,7 @@ def spec() -> None:
 
 
 def report(
-    folders: Annotated[list[Path], typer.Argument(help="Folders of runs.")],
+    folders: Annotated[list[Path], typer.Argument(help="Folders of runs or sweeps.")],
     *,
     output: Annotated[
         Path, typer.Option("--output", "-o", help="The HTML file.")
@@ -112,8 +135,8 @@ def report(
     with one_line_errors():
         if output.is_dir():
             raise invalid("--output", "a file", f"the folder {output}")
-        targets = dict(map(_target, target or []))
-        runs = [open_folder(folder) for folder in folders]
+        targets = dict(map(parse_target, target or []))
+        runs = [panel.folder for panel in open_runs(folders)]
         again = interval if watch else None
         is_done = write_report(runs, output, targets=targets, refresh=again)
         typer.echo(
@@ -130,7 +153,7 @@ def report(
         typer.echo("all runs are done")
 
 
-def _target(text: str) -> tuple[str, float]:
+def parse_target(text: str) -> tuple[str, float]:
     """A quantity and its target."""
     name, _, value = text.partition("=")
     try:

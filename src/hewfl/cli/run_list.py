@@ -16,6 +16,7 @@ from hewfl.core.validation import invalid
 from hewfl.errors import HewError
 from hewfl.experiments.run import rounds_done
 from hewfl.experiments.run_folder import Folder, holder_of, open_folder, verify
+from hewfl.experiments.sweep import SWEEP
 from hewfl.experiments.user_code import check_user_files
 
 COLUMNS = ("run", "data", "methods", "seeds", "rounds")
@@ -37,7 +38,11 @@ def ls(
     with one_line_errors():
         if runs_dir != RUNS_DIR and not runs_dir.is_dir():
             raise invalid("runs_dir", "a folder that holds runs", repr(str(runs_dir)))
-    rows = [_row(file.parent) for file in sorted(runs_dir.glob("*/spec.toml"))]
+    files = [*runs_dir.glob("*/spec.toml")]  # and the runs of sweeps:
+    files += [
+        f for s in runs_dir.glob(f"*/{SWEEP}") for f in s.parent.glob("*/spec.toml")
+    ]
+    rows = [_row(file.parent, runs_dir) for file in sorted(files)]
     if not rows:
         typer.echo(f"no runs in {runs_dir}")
         return
@@ -54,15 +59,16 @@ def ls(
     Console(width=max(console.width, sum(widths) + STATE)).print(table)
 
 
-def _row(path: Path) -> tuple[tuple[str, ...], str]:
+def _row(path: Path, runs_dir: Path) -> tuple[tuple[str, ...], str]:
     """A run's cells, and its state or its error."""
+    name = path.relative_to(runs_dir).as_posix()
     try:
         folder = open_folder(path)
         spec, state = folder.spec, _state(folder)
     except (HewError, OSError) as error:
-        return (path.name, *("-",) * 4), f"[red]{escape(str(error))}[/]"
+        return (name, *("-",) * 4), f"[red]{escape(str(error))}[/]"
     numbers = (len(spec.methods), len(spec.seeds), spec.rounds)
-    return (path.name, Path(spec.data.name).name, *map(str, numbers)), state
+    return (name, Path(spec.data.name).name, *map(str, numbers)), state
 
 
 def _state(folder: Folder) -> str:

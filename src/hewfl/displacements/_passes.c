@@ -633,11 +633,19 @@ static PyObject *native_advance(PyObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
-/* sum[0..n) += b h (x - y), in single precision */
+/* sum[0..n) += b h (x - y), in single precision; also out <- w (x - y) where there is one,
+ * rounded twice, as code without this kernel rounds it */
 MULTIARCH static void add_signed(float b, const float *h, const float *x, const float *y,
-                                 float *restrict sum, Py_ssize_t n)
+                                 float *restrict sum, Py_ssize_t n, float w,
+                                 float *restrict out)
 {
-    if (y)
+    if (out)
+        for (Py_ssize_t i = 0; i < n; i++) {
+            float difference = x[i] - (y ? y[i] : 0.0f);
+            sum[i] += b * h[i] * difference;
+            out[i] = w * difference;
+        }
+    else if (y)
         for (Py_ssize_t i = 0; i < n; i++)
             sum[i] += b * h[i] * (x[i] - y[i]);
     else
@@ -645,22 +653,27 @@ MULTIARCH static void add_signed(float b, const float *h, const float *x, const 
             sum[i] += b * h[i] * x[i];
 }
 
-/* sketch(pieces, base, begin, k, signs, shifts, table, total): entries begin, begin + 1, ... of
- * a vector of float32, given as a list of pieces, less those of the base unless it is empty, go
- * into the sketch `total` of k doubles. Rows are added in single precision; after every 32 the
+/* sketch_weighted(pieces, base, begin, k, signs, shifts, table, total, weight, out): entries begin,
+ * begin + 1, ... of a vector of float32, given as a list of pieces, less those of the base unless
+ * it is empty, go into the sketch `total` of k doubles; times `weight` into `out`, unless that is
+ * None, in the same pass. Rows are added in single precision; after every 32 the
  * sum goes into `total`, so that rounding stays that of a few additions (sketch.py). */
 static PyObject *native_sketch(PyObject *self, PyObject *args)
 {
     (void)self;
     PyObject *list;
-    Py_buffer y, signs, shifts, table, total;
+    PyObject *target;
+    Py_buffer y, signs, shifts, table, total, out = {0};
     Py_ssize_t begin, k, got = 0, n = 0, rows = 0;
-    if (!PyArg_ParseTuple(args, "O!y*nny*y*y*w*", &PyList_Type, &list, &y, &begin, &k, &signs,
-                          &shifts, &table, &total))
+    double weight;
+    if (!PyArg_ParseTuple(args, "O!y*nny*y*y*w*dO", &PyList_Type, &list, &y, &begin, &k, &signs,
+                          &shifts, &table, &total, &weight, &target))
         return NULL;
     Py_ssize_t pieces = PyList_Size(list);
     Py_buffer *x = malloc((size_t)pieces * sizeof(Py_buffer) + 1);
     int ok = x != NULL;
+    if (ok && target != Py_None)
+        ok = PyObject_GetBuffer(target, &out, PyBUF_WRITABLE) == 0;
     for (; ok && got < pieces; got += ok) {
         ok = PyObject_GetBuffer(PyList_GetItem(list, got), &x[got], PyBUF_SIMPLE) == 0;
         n += ok ? x[got].len / 4 : 0;
@@ -672,7 +685,7 @@ static PyObject *native_sketch(PyObject *self, PyObject *args)
     if (ok) {
         rows = n ? (begin + n - 1) / k - begin / k + 1 : 0;
         ok = (y.len == 0 || fits(&y, n, 4)) && fits(&signs, rows, 8) && fits(&shifts, rows, 8) &&
-             fits(&total, k, 8);
+             fits(&total, k, 8) && (!out.buf || fits(&out, n, 4));
     }
     const int64_t *b = signs.buf, *s = shifts.buf;
     for (Py_ssize_t r = 0; ok && r < rows; r++)
@@ -690,7 +703,8 @@ static PyObject *native_sketch(PyObject *self, PyObject *args)
                 Py_ssize_t left = x[piece].len / 4 - at, len = k - c < left ? k - c : left;
                 add_signed((float)b[r], (const float *)table.buf + s[r] + c,
                            (const float *)x[piece].buf + at,
-                           y.len ? (const float *)y.buf + j : NULL, sum + c, len);
+                           y.len ? (const float *)y.buf + j : NULL, sum + c, len, (float)weight,
+                           out.buf ? (float *)out.buf + j : NULL);
                 j += len, c += len, at += len;
                 if (len == left)
                     piece++, at = 0;
@@ -708,6 +722,8 @@ static PyObject *native_sketch(PyObject *self, PyObject *args)
     for (Py_ssize_t i = 0; i < got; i++)
         PyBuffer_Release(&x[i]);
     free(x);
+    if (out.obj)
+        PyBuffer_Release(&out);
     PyBuffer_Release(&y);
     PyBuffer_Release(&signs);
     PyBuffer_Release(&shifts);
@@ -784,7 +800,7 @@ static PyMethodDef methods[] = {
     {"combine", native_combine, METH_VARARGS, "Weighted sums in double precision."},
     {"advance", native_advance, METH_VARARGS, "Control variates after a round, in place."},
     {"moved", native_moved, METH_VARARGS, "A model and its step in one pass."},
-    {"sketch", native_sketch, METH_VARARGS, "The sketch of a long vector in one pass."},
+    {"sketch_weighted", native_sketch, METH_VARARGS, "A sketch and a multiple in one pass."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -33,7 +33,7 @@ from hewfl.experiments.results import (
     measured,
 )
 from hewfl.experiments.statistics import final_values, half_width, scale_of
-from hewfl.plotting import COLOURS, legend, plain_text, save
+from hewfl.plotting import COLOURS, legend, plain_text, save, save_as
 from hewfl.server.trace import AVERAGED
 
 DASHES: tuple[tuple[float, ...], ...] = (
@@ -62,8 +62,6 @@ STRONG = "vermilion"
 """The colour of the author's rule."""
 WIDTH, STRONG_WIDTH = 1.3, 2.2
 """Of the line of a method, and of the author's rule."""
-COLUMN_WIDTH = 3.25
-"""Inches: the column of the narrowest of the usual templates of two columns."""
 AVERAGES = ("FedAvg", "size-weighted", "mean", "UniformLocalSGD")
 """Methods that average the updates by fixed weights: what others are compared with."""
 _FAMILIES = {
@@ -120,6 +118,9 @@ FENCE = 3.0
 """A line that ends this many quartile distances behind the others leaves the panel."""
 FEW = 5
 """Up to this number all lines stay in the panel."""
+COLUMN, PAGE = 3.25, 6.75
+"""Inches: a column and the whole width of a page of two columns (ICML)."""
+PANELS_IN_ROW = 3
 MOST_TICKS = 10
 """Groups of local steps named below a panel; of more every second or third."""
 
@@ -393,43 +394,6 @@ def main_quantity(results: Results) -> str:
     return [*measured(results, kinds), "objective"][0]
 
 
-def figure_column(
-    results: Results,
-    path: Path,
-    *,
-    quantity: str | None = None,
-    axis: Axis = "rounds",
-    width: float = COLUMN_WIDTH,
-) -> tuple[Path, Path]:
-    """Draw one panel of curves, at the width of a column of a paper.
-
-    Letters have their final size: include the figure without scaling it.
-
-    Args:
-        results: of a run.
-        path: of the files, without the ending.
-        quantity: such as `test_accuracy` or `gap`; `main_quantity` by default.
-        axis: horizontal axis.
-        width: inches.
-
-    Returns:
-        The PDF, with embedded letters, and the PNG.
-
-    Raises:
-        InvalidInputError: the quantity was not measured.
-        MissingExtraError: matplotlib is not installed.
-    """
-    shown = main_quantity(results) if quantity is None else quantity
-    shown = results.evaluated_quantity(results.labels[0], shown)
-
-    def draw(figure: Any) -> None:
-        axes = figure.subplots()
-        draw_curves(axes, results, shown, axis=axis)
-        legend(figure, [axes], columns=4)
-
-    return save(draw, (width, 0.62 * width), path)
-
-
 def figure_run(results: Results, path: Path) -> tuple[Path, Path]:
     """Draw any run on one sheet: training, accuracy, and final weights by horizon.
 
@@ -457,6 +421,55 @@ def figure_run(results: Results, path: Path) -> tuple[Path, Path]:
 
     height = max(4.4, 2.2 + 0.16 * len(results.labels))
     return save(draw, (3.1 * len(quantities) + 3.3, height), path)
+
+
+def figure_curves(
+    panels: Mapping[str, Results],
+    quantity: str,
+    path: Path,
+    *,
+    axis: Axis = "rounds",
+    width: float = COLUMN,
+) -> None:
+    """Draw one quantity of one or several runs for a paper: PDF, PNG or SVG.
+
+    Panels are side by side, with one legend below them. Up to five methods have bands of
+    one standard deviation of the seeds; of more, the leaders.
+
+    Args:
+        panels: results by the titles of their panels; one panel has no title.
+        quantity: as in `Results.curve`.
+        path: of the file; its ending is its type.
+        axis: horizontal axis.
+        width: inches.
+
+    Raises:
+        InvalidInputError: no method of a panel has measured the quantity.
+    """
+    runs = list(panels.values())
+    methods = {m.label: m for results in runs for m in results.spec.methods}
+    limits = [label for results in runs for label in results.yardsticks]
+    rules = [author_rule(r.spec.methods, r.yardsticks) for r in runs]
+    strong = tuple(dict.fromkeys(rules))
+    styles = styles_of(tuple(methods.values()), limits, strong)
+    rows = -(-len(panels) // PANELS_IN_ROW)
+    across = min(len(panels), PANELS_IN_ROW)
+
+    def draw(figure: Any) -> None:
+        grid = figure.add_gridspec(rows, across)
+        for k, (name, results) in enumerate(panels.items()):
+            panel = figure.add_subplot(grid[k // across, k % across])
+            focus = results.labels if len(results.labels) <= FEW else None
+            look: Any = {"styles": styles, "focus": focus}
+            draw_curves(panel, results, quantity, axis=axis, **look)
+            if len(panels) > 1:
+                panel.set_title(plain_text(name.replace(", ", "\n")))
+            if k % across:
+                panel.set_ylabel("")
+        legend(figure, figure.axes, columns=6)
+
+    high = 0.62 * width if len(panels) == 1 else 0.8 * width / across
+    save_as(draw, (width, rows * max(high, 1.4)), path)
 
 
 def draw_mass(axes: Any, results: Results, label: str, ink: str) -> None:

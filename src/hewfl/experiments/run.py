@@ -27,6 +27,7 @@ from hewfl.experiments.executor import (
     Task,
     run_stage,
 )
+from hewfl.experiments.overrides import with_overrides
 from hewfl.experiments.reference_optima import find_constants
 from hewfl.experiments.results import Results
 from hewfl.experiments.run_folder import (
@@ -42,12 +43,7 @@ from hewfl.experiments.run_folder import (
     verify,
     write_folder_checksums,
 )
-from hewfl.experiments.spec import (
-    Spec,
-    read_toml,
-    spec_from_table,
-    with_overrides,
-)
+from hewfl.experiments.spec import Spec, read_toml, spec_from_table
 from hewfl.experiments.spec_lint import refuse_unused_fields
 from hewfl.experiments.summary import summarise
 from hewfl.experiments.tune import is_untuned, tune_runs
@@ -127,17 +123,21 @@ def complete_spec(
         if overrides:
             rule = "left out with a Spec: replace its fields"
             raise invalid("overrides", rule, overrides)
-        complete = spec
-    elif isinstance(spec, Mapping):
-        complete = spec_from_table(with_overrides(dict(spec), overrides), Path())
-    elif isinstance(spec, str | PathLike):
+        refuse_unused_fields(spec)
+        return spec
+    if isinstance(spec, Mapping):
+        return complete_table(with_overrides(spec, overrides), Path())
+    if isinstance(spec, str | PathLike):
         file = Path(spec)
-        table = with_overrides(read_toml(file), overrides)
-        complete = spec_from_table(table, file.parent)
-    else:
-        raise invalid("spec", "a Spec, a table or a file", format_value(spec))
-    refuse_unused_fields(complete)
-    return complete
+        return complete_table(with_overrides(read_toml(file), overrides), file.parent)
+    raise invalid("spec", "a Spec, a table or a file", format_value(spec))
+
+
+def complete_table(table: Mapping[str, Any], folder: Path) -> Spec:
+    """The spec of a table whose code is in a folder; as `complete_spec`."""
+    spec = spec_from_table(table, folder)
+    refuse_unused_fields(spec)
+    return spec
 
 
 def run_all(

@@ -2,7 +2,6 @@
 
 read_spec(file)                  a TOML file as a `Spec`
 spec_from_table(table)           the same from a parsed table
-with_overrides(table, changes)   fields replaced as `--set clients.n=10` does
 write_spec(spec)                 TOML text with all defaults
 template()                       TOML text that explains every field
 """
@@ -23,7 +22,7 @@ from hewfl.aggregators import PREAGGREGATIONS
 from hewfl.core.plugins import absolute_name, is_file
 from hewfl.core.toml_records import from_table, path, to_table, write_toml
 from hewfl.core.validation import check_fields, invalid
-from hewfl.data.partition import GROUP as PARTITIONS_GROUP
+from hewfl.data.partitions import GROUP as PARTITIONS_GROUP
 from hewfl.errors import DataError, InvalidInputError
 from hewfl.experiments.method_spec import GROUP as METHODS_GROUP
 from hewfl.experiments.method_spec import (
@@ -137,10 +136,7 @@ class Spec:
 
     def __post_init__(self) -> None:
         """Validate the fields; labels of methods differ."""
-        is_bad = any(c in self.name for c in "/\\") or len(self.name.encode()) > 200
-        if is_bad or not self.name or self.name[0] == ".":
-            raise invalid("name", "a name for a folder", repr(self.name))
-        text_field(self.name, "name")
+        check_spec_name(self.name)
         check_fields(self)
         if not self.methods:
             raise invalid("methods", "at least one [[methods]] table", "none")
@@ -178,6 +174,14 @@ class Spec:
         """Eight letters that identify all fields."""
         text = json.dumps(portable_table(self), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def check_spec_name(name: str) -> None:
+    """Require a name that a folder can have, on one line."""
+    is_bad = any(c in name for c in "/\\") or len(name.encode()) > 200
+    if is_bad or not name or name[0] == ".":
+        raise invalid("name", "a name for a folder", repr(name))
+    text_field(name, "name")
 
 
 def spec_from_table(table: Mapping[str, Any], folder: Path | None = None) -> Spec:
@@ -339,48 +343,6 @@ def write_spec(spec: Spec) -> str:
     plain = {k: v for k, v in table.items() if not isinstance(v, dict)}
     sections = {k: v for k, v in table.items() if isinstance(v, dict)}
     return "\n".join([write_toml(plain), *methods, write_toml(sections)])
-
-
-def with_overrides(table: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """The table with fields replaced; values are read as TOML, else as text.
-
-    Fields and types are validated when the spec is built from the table.
-
-    Raises:
-        InvalidInputError: an override is not of the form field=value.
-
-    >>> with_overrides({"rounds": 90}, ["clients.n=10", "data.name=mnist"])
-    {'rounds': 90, 'clients': {'n': 10}, 'data': {'name': 'mnist'}}
-    """
-    new = dict(table)
-    for override in overrides:
-        key, sign, text = override.partition("=")
-        if not sign or not key.strip():
-            raise invalid("--set", "of the form field=value", repr(override))
-        if re.match(r"methods[.\[]", key.strip()):
-            text = "`--set` cannot change [[methods]]; edit the file"
-            raise InvalidInputError(text)
-        new = _replace_field(new, key.strip().split("."), _parse_value(text.strip()))
-    return new
-
-
-def _replace_field(
-    table: dict[str, Any], keys: Sequence[str], value: Any
-) -> dict[str, Any]:
-    first, *rest = keys
-    if not rest:
-        return table | {first: value}
-    inner = table.get(first, {})
-    if not isinstance(inner, dict):
-        raise invalid("--set", f"a field of a table; `{first}` is none", ".".join(keys))
-    return table | {first: _replace_field(inner, rest, value)}
-
-
-def _parse_value(text: str) -> Any:
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
 
 
 SECTIONS = {f.name: f.type for f in dataclasses.fields(Spec) if is_dataclass(f.type)}

@@ -31,6 +31,7 @@ def summarise(results: Results) -> dict[str, Any]:
         "digest": spec.digest,
         "rounds": spec.rounds,
         "seeds": list(spec.seeds),
+        "evaluate_model": spec.evaluate_model,
         "constants": list(results.constants),
         "methods": [_method(results, k) for k in range(len(spec.methods))],
         "pairs": all_pairs(results),

@@ -1,19 +1,14 @@
 """A model as Flower sends it, and as aggregators see it: one vector.
 
-Arrays of real numbers, in the record's order, make up the vector. Running statistics of
-normalisation layers are no parameters: they are recognised by name (`BUFFERS`), do not
-count in lengths and cosines, and take the median of the clients. Arrays of whole
-numbers, such as batch counters, stay as they were. Flower carries each array in NumPy's
-file format; it is read without a copy, and written with one.
+`hewfl.server.array_layout` says which arrays make up the vector. Flower carries
+each array in NumPy's file format; it is read without a copy, and written with one.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from fnmatch import fnmatchcase
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from io import BytesIO
 from math import prod
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
@@ -22,58 +17,10 @@ from numpy.typing import NDArray
 from hewfl.core.array_types import Float
 from hewfl.core.validation import Array as Vector
 from hewfl.core.validation import invalid
-from hewfl.displacements.backend import to_host
+from hewfl.server.array_layout import ArrayLayout, root_vector, split_arrays
 
-BUFFERS = ("*running_mean", "*running_var", "*moving_mean", "*moving_variance")
-"""Running statistics of PyTorch's and Keras' normalisation layers."""
-PARAMETERS = tuple(f"!{pattern}" for pattern in BUFFERS)
-"""What aggregators see by default: all arrays but these."""
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class ArrayLayout:
-    """Where the arrays of a model lie in its vector.
-
-    Attributes:
-        names: of the arrays of real numbers, in order.
-        shapes: of each.
-        kinds: of each, such as "float32".
-    """
-
-    names: tuple[str, ...]
-    shapes: tuple[tuple[int, ...], ...]
-    kinds: tuple[str, ...]
-
-    @property
-    def d(self) -> int:
-        """Length of the vector."""
-        return sum(prod(shape) for shape in self.shapes)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Precision of a local branch: of the finest array, at least float32."""
-        return np.result_type(np.float32, *map(np.dtype, self.kinds))
-
-    def parts(self) -> Iterator[tuple[str, tuple[int, ...], slice, str]]:
-        """Name, shape, place and kind of each array."""
-        begin = 0
-        for name, shape, kind in zip(self.names, self.shapes, self.kinds, strict=True):
-            end = begin + prod(shape)
-            yield name, shape, slice(begin, end), kind
-            begin = end
-
-    def fits(self, vector: Float[Vector, " d"]) -> bool:
-        """Whether a vector is finite in the precision it is sent in."""
-        return all(  # a NaN is both the largest and the smallest
-            max(part.max(initial=0), -part.min(initial=0)) <= np.finfo(kind).max
-            for part, kind in (
-                (vector[place], kind) for *_, place, kind in self.parts()
-            )
-        )
-
-
-NO_ARRAYS = ArrayLayout((), (), ())
+_SORTED = 2**18
+"""Numbers of all clients whose medians are taken at a time."""
 
 
 def layout_of(record: ArrayRecord) -> ArrayLayout:
@@ -88,50 +35,9 @@ def layout_of(record: ArrayRecord) -> ArrayLayout:
 def split_layout(
     record: ArrayRecord, judge: str | Sequence[str], aggregate: str | Sequence[str]
 ) -> tuple[ArrayLayout, ArrayLayout]:
-    """The layouts of the arrays that are judged, and of the other aggregated ones.
-
-    Args:
-        record: a model.
-        judge: patterns of the arrays that aggregators see.
-        aggregate: patterns of the arrays that are aggregated; the others stay as the
-            server has them.
-
-    Raises:
-        InvalidInputError: no array of real numbers is judged.
-    """
+    """`split_arrays` of a Flower model."""
     arrays = {name: array_view(array) for name, array in record.items()}
-    real = {
-        name: a
-        for name, a in arrays.items()
-        if a.dtype.kind == "f" and is_matched(name, aggregate)
-    }
-    judged = {name: a for name, a in real.items() if is_matched(name, judge)}
-    if sum(a.size for a in judged.values()) == 0:
-        kinds = sorted({str(a.dtype) for a in arrays.values()})
-        rule = "a model with parameters of real numbers"
-        raise invalid("arrays", rule, f"{list(arrays)} of {kinds}"[:120])
-    averaged = {name: a for name, a in real.items() if name not in judged}
-    return _layout(judged), _layout(averaged)
-
-
-def _layout(arrays: Mapping[str, NDArray[Any]]) -> ArrayLayout:
-    shapes = tuple(a.shape for a in arrays.values())
-    kinds = tuple(str(a.dtype) for a in arrays.values())
-    return ArrayLayout(tuple(arrays), shapes, kinds)
-
-
-def is_matched(name: str, patterns: str | Sequence[str]) -> bool:
-    """Whether a name matches a pattern, and none that begins with "!".
-
-    >>> is_matched("bn.running_mean", ("!*running_mean", "!*running_var"))
-    False
-    """
-    given = [patterns] if isinstance(patterns, str) else list(patterns)
-    out = [pattern[1:] for pattern in given if pattern.startswith("!")]
-    into = [pattern for pattern in given if not pattern.startswith("!")] or ["*"]
-    return any(fnmatchcase(name, p) for p in into) and not any(
-        fnmatchcase(name, p) for p in out
-    )
+    return split_arrays(arrays, judge, aggregate)
 
 
 def median_buffers(
@@ -146,11 +52,14 @@ def median_buffers(
         layout: of these arrays.
         rows: of each client, its arrays as vectors.
     """
-    arrays = {}
-    for k, (name, shape, _, kind) in enumerate(layout.parts()):
-        median = np.median(np.stack([row[k] for row in rows]), axis=0)
-        after = median.reshape(shape).astype(kind)
-        arrays[name] = Array(kind, shape, "numpy.ndarray", to_npy_bytes(after))
+    arrays, block = {}, max(1, _SORTED // max(1, len(rows)))
+    for k, (name, shape, place, kind) in enumerate(layout.parts()):
+        after = np.empty(place.stop - place.start, kind)
+        for lo in range(0, len(after), block):  # no copy of all replies
+            part = np.stack([row[k][lo : lo + block] for row in rows])
+            after[lo : lo + block] = np.median(part, axis=0, overwrite_input=True)
+        data = to_npy_bytes(after.reshape(shape))
+        arrays[name] = Array(kind, shape, "numpy.ndarray", data)
     return arrays
 
 
@@ -165,39 +74,17 @@ def to_float64(record: ArrayRecord) -> Float[Vector, " d"]:
 
 
 def gradient_vector(layout: ArrayLayout, gradient: Any) -> Float[Vector, " d"]:
-    """A gradient of the user as one vector, in float64.
-
-    Args:
-        layout: of the model.
-        gradient: one array for each of the layout, in its order; or a mapping from
-            names, where absent ones are zero.
-
-    Raises:
-        InvalidInputError: names, numbers or shapes are not those of the model.
-    """
-    name, given = "root_fn", dict[str, Any]()
+    """`root_vector` of arrays that may be Flower's."""
     if isinstance(gradient, Mapping):
-        unknown = [key for key in gradient if key not in layout.names]
-        if unknown or not gradient:
-            raise invalid(name, f"of the arrays {list(layout.names)}", unknown)
-        given = dict(gradient)
-    else:
-        rows = list(gradient) if isinstance(gradient, Sequence) else [gradient]
-        if len(rows) != len(layout.names):
-            rule = f"{len(layout.names)} arrays, or a mapping from names of arrays"
-            raise invalid(name, rule, f"{len(rows)}")
-        given = dict(zip(layout.names, rows, strict=True))
-    vector = np.zeros(layout.d)
-    for key, shape, place, _ in layout.parts():
-        if key in given:
-            row, what = given[key], f"{name}, its array {key},"
-            part = array_view(row) if isinstance(row, Array) else to_host(row)
-            if part.dtype.kind not in "fiu":
-                raise invalid(what, "of real numbers", f"dtype {part.dtype}")
-            if part.shape != shape:
-                raise invalid(what, f"of shape {shape}", part.shape)
-            vector[place] = part.reshape(-1)
-    return vector
+        return root_vector(layout, {k: _plain(v) for k, v in gradient.items()})
+    if isinstance(gradient, Sequence):
+        return root_vector(layout, [_plain(v) for v in gradient])
+    return root_vector(layout, _plain(gradient))
+
+
+def _plain(array: Any) -> Any:
+    """The numbers of an array of Flower; any other array as it is."""
+    return array_view(array) if isinstance(array, Array) else array
 
 
 def flat_views(layout: ArrayLayout, record: Mapping[str, Array]) -> list[NDArray[Any]]:

@@ -14,7 +14,6 @@ from hewfl.core.round import Cohort
 from hewfl.core.validation import PerClient, invalid
 from hewfl.errors import InvalidInputError
 from hewfl.flower.messages import log, metrics_and_size
-from hewfl.flower.plausibility import implausible_metrics
 from hewfl.flower.replies import EXCLUSION_KINDS, Exclusion
 from hewfl.server.communication import (
     RoundCommunication,
@@ -22,6 +21,7 @@ from hewfl.server.communication import (
     round_communication,
 )
 from hewfl.server.finish_round import Outcome
+from hewfl.server.plausibility import implausible_metrics
 from hewfl.server.trace import decision_fields
 
 

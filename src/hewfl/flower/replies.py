@@ -30,7 +30,7 @@ from hewfl.core.validation import Array, Ints, invalid
 from hewfl.displacements.chunked import ChunkedDisplacements
 from hewfl.displacements.weighted_sum import inner_with_sum
 from hewfl.errors import InvalidInputError
-from hewfl.flower.arrays import NO_ARRAYS, ArrayLayout, flat_views, to_vector
+from hewfl.flower.arrays import flat_views, to_vector
 from hewfl.flower.messages import (
     MAX_COUNT,
     MEAN_GRADIENT,
@@ -39,7 +39,8 @@ from hewfl.flower.messages import (
     metrics_and_size,
     read_count,
 )
-from hewfl.flower.plausibility import (
+from hewfl.server.array_layout import NO_ARRAYS, ArrayLayout
+from hewfl.server.plausibility import (
     cap_shares,
     implausible_lengths,
     whole_sizes,

@@ -13,8 +13,8 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 
 from hewfl.errors import DataError
-from hewfl.flower.arrays import ArrayLayout
 from hewfl.flower.client_registry import ClientNumbers
+from hewfl.server.array_layout import ArrayLayout
 from hewfl.server.checkpoint import Checkpoint, flatten, load_checkpoint, unflatten
 from hewfl.server.run_log import RunLog, describe
 from hewfl.server.state import ServerState

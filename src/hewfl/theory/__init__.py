@@ -56,9 +56,9 @@ range, or does not broadcast, raises `InvalidInputError`; docstrings name other 
 from hewfl.theory.appendix.surrogate_controls import surrogate
 from hewfl.theory.certificates import certify
 from hewfl.theory.designer import design
-from hewfl.theory.homogeneous import pathwise_bound
 from hewfl.theory.noise import noise_optimal
 from hewfl.theory.one_step_bound import one_step, situation
+from hewfl.theory.post_local import pathwise_bound
 from hewfl.theory.recursion import Recursion, Trajectory
 from hewfl.theory.sensitivity import improvements
 from hewfl.theory.statement import Hypothesis, Rate

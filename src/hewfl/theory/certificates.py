@@ -18,8 +18,6 @@ from hewfl.core.broadcasting import broadcasting
 from hewfl.core.validation import Array, ArrayLike, Mask, Reals, as_float64, invalid
 from hewfl.theory.absent_clients import LABEL, absent_clients, best_absent_clients
 from hewfl.theory.designer import Design, design_and_range
-from hewfl.theory.heterogeneous import heterogeneous_noise
-from hewfl.theory.homogeneous import PostLocal
 from hewfl.theory.noise import (
     best_comparator,
     noise_optimal,
@@ -29,6 +27,7 @@ from hewfl.theory.noise import (
     uniform_noise_of_mean,
 )
 from hewfl.theory.one_step_bound import largest_descent_amplitude, one_step, situation
+from hewfl.theory.post_local import PostLocal, heterogeneous_noise
 from hewfl.theory.recursion import Recursion, State
 from hewfl.theory.round_costs import Algorithm, communication
 from hewfl.theory.rounds_to_target import rounds_needed, single_trajectory

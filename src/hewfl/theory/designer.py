@@ -13,7 +13,7 @@ import numpy as np
 from hewfl.core.array_types import Bool, Float64
 from hewfl.core.broadcasting import broadcasting
 from hewfl.core.validation import Array, ArrayLike, Mask, Reals, invalid, positives
-from hewfl.theory.homogeneous import PostLocal, above_smoothness
+from hewfl.theory.post_local import PostLocal, above_smoothness
 from hewfl.theory.rounds_to_target import (
     expand_axes,
     first_round_at,

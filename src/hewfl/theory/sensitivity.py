@@ -15,7 +15,7 @@ from hewfl.core.broadcasting import broadcasting
 from hewfl.core.validation import ArrayLike, invalid, positives
 from hewfl.theory.certificates import MOST_KINDS, partial_guarantee
 from hewfl.theory.designer import design, fewest_rounds
-from hewfl.theory.homogeneous import PostLocal
+from hewfl.theory.post_local import PostLocal
 from hewfl.theory.rounds_to_target import rounds_needed
 from hewfl.theory.systems import Case, coarsen, group_clients
 from hewfl.theory.theorem_table import THEOREMS, Form, theorem_curve

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import Any, final
 
 import torch
+from numpy.typing import NDArray
 
 from hewfl.core.native import PASSES, library
 from hewfl.server.server_step import (
@@ -65,6 +66,7 @@ class SharedModel:
         self.average = [torch.zeros_like(x) for x in self.anchor if server_step.average]
         self._captured: list[torch.Tensor] = []
         self._views: dict[int, tuple[list[int], list[torch.Tensor]]] = {}
+        self._arrays: dict[int, list[NDArray[Any]]] = {}
         # Buffers are reused: to allocate them costs more than the arithmetic.
         self._sums: dict[int, torch.Tensor] = {}
         self._spare: dict[int, tuple[torch.Tensor | None, torch.Tensor | None]] = {}
@@ -82,7 +84,15 @@ class SharedModel:
         at = [self.parameters[piece.parameter].data_ptr() for piece in bucket.pieces]
         if b not in self._views or self._views[b][0] != at:
             self._views[b] = at, bucket.views(self.parameters)
+            self._arrays.pop(b, None)
         return self._views[b][1]
+
+    def arrays(self, b: int) -> list[NDArray[Any]]:
+        """The same as arrays, for compiled kernels; on the host."""
+        pieces = self.pieces(b)
+        if b not in self._arrays:
+            self._arrays[b] = [piece.numpy() for piece in pieces]
+        return self._arrays[b]
 
     def origin(self, b: int) -> torch.Tensor:
         """The origin of Δ: x in the precision of the parameters."""

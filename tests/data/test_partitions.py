@@ -28,7 +28,7 @@ from hewfl.data import (
     shard_partition,
     split_rows,
 )
-from hewfl.data.partition import KINDS
+from hewfl.data.partitions import KINDS
 from hewfl.errors import InvalidInputError
 
 LABELS = np.random.default_rng(0).integers(0, 10, 3000)

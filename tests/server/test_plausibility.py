@@ -4,14 +4,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-pytest.importorskip("flwr", reason="Flower is not installed")
-
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from hewfl.flower.plausibility import (
+from hewfl.server.plausibility import (
     cap_shares,
     implausible_lengths,
     implausible_metrics,
