@@ -433,8 +433,8 @@ def figure_curves(
 ) -> None:
     """Draw one quantity of one or several runs for a paper: PDF, PNG or SVG.
 
-    Panels are side by side, with one legend below them. Up to five methods have bands of
-    one standard deviation of the seeds; of more, the leaders.
+    Panels are side by side, with one legend below them. Up to five methods have bands
+    of one standard deviation of the seeds; of more, the leaders.
 
     Args:
         panels: results by the titles of their panels; one panel has no title.
