@@ -73,7 +73,8 @@ def headline(run: PageRun) -> str:
         return f"{text}; one seed cannot tell them apart."
     groups = ranking.by_verdict(rule)
     equal = [k for k in others if ranking.is_equal(rule, k)]
-    every: dict[str, list[str]] = dict(**groups, equal=equal)
+    every: dict[str, list[str]] = {k: list(v) for k, v in groups.items()}
+    every["equal"] = equal
     parts = [
         f"{verb} {_names(every[verdict], len(others), every_one)}"
         for verdict, (verb, every_one) in VERBS.items()
