@@ -1,16 +1,17 @@
-"""Algorithm 3: plain branches of one common objective, weights chosen afterwards.
+"""Algorithms 2 and 3: weights chosen after the local steps.
 
-Weights are chosen after the local steps, as in Algorithm 2. Path by path
-(th:realized-het-one-step, th:realized-hom-one-step), for every Λ > L and every step
-d = Σ w_i Δ_i,
+Path by path (th:realized-het-one-step, th:realized-hom-one-step), for every Λ > L and
+every step d = Σ w_i Δ_i,
 
     F(x + d) − F* ≤ f + Ψ(w) + ‖∇F − c‖²/(2(Λ − L)),     Ψ = ⟨c, d⟩ + (Λ/2)‖d‖².
 
-Every branch sees ∇F itself, so the mean local gradient ḡ serves as c and no control
-variate is needed. In expectation, if batches have the mean gradient ∇F
-(`is_homogeneous`),
+In expectation, Algorithm 2 with any fixed weights a to compare with
+(th:realized-het-global), and Algorithm 3, whose plain branches see ∇F itself
+(`is_homogeneous`), so that the mean local gradient ḡ serves as c
+(th:realized-hom-bellman), obey
 
-    g⁺ ≤ T_A(g) + β g + δ                                     (th:realized-hom-bellman)
+    U⁺ = min{f̄, T_A(U) + β U + γ Q + δ(a)},     Q⁺ = A_χ + B_χ U + C_χ Q,
+    g⁺ ≤ T_A(g) + β g + δ.
 """
 
 from dataclasses import dataclass, replace
@@ -19,6 +20,8 @@ from typing import final
 import numpy as np
 
 from hewfl.control.certificate import Variant, horizon_factors
+from hewfl.control.tracking import realised_tracking
+from hewfl.core.array_types import Float64
 from hewfl.core.broadcasting import broadcasting
 from hewfl.core.validation import (
     Array,
@@ -29,7 +32,13 @@ from hewfl.core.validation import (
     nonnegatives,
     positives,
 )
-from hewfl.theory.noise import uniform_mean_noise, uniform_noise_of_mean
+from hewfl.theory.noise import (
+    best_comparator,
+    noise_term,
+    simplex_weights,
+    uniform_mean_noise,
+    uniform_noise_of_mean,
+)
 from hewfl.theory.recursion import (
     NO_TRACKING,
     Recursion,
@@ -44,25 +53,13 @@ from hewfl.theory.systems import System
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class PostLocal:
-    """What Algorithms 2 and 3 fix for one round, or for every round.
-
-    Attributes:
-        amplitude: ϑ > 0, shape (*c), or (rounds, *c) for a schedule.
-        curvature: Λ > L, likewise.
-    """
+    """ϑ > 0 and Λ > L of a round, shape (*c), or (rounds, *c) for a schedule."""
 
     amplitude: ArrayLike
     curvature: ArrayLike
 
     def validate(self, system: System) -> tuple[Reals, Reals]:
-        """Validated ϑ and Λ.
-
-        Args:
-            system: the constants, of which L bounds Λ.
-
-        Returns:
-            ϑ and Λ as arrays.
-        """
+        """Validated ϑ and Λ."""
         theta = positives("amplitude", self.amplitude)
         return theta, above_smoothness(self.curvature, system.L)
 
@@ -127,6 +124,85 @@ def pathwise_bound(
 
 
 @broadcasting
+def heterogeneous_coefficients(
+    system: System,
+    controls: PostLocal,
+    *,
+    comparator: ArrayLike | None = None,
+    box_end: ArrayLike | None = None,
+    variant: Variant = "paper",
+    printed: bool = False,
+) -> Recursion:
+    """Coefficients of Algorithm 2 (th:realized-het-global, cor:realized-het-rate).
+
+        β = 192ϑ³ + 32(Λ/L)ϑ⁴                                               paper
+        γ = 1/(2(Λ − L)) + 39ϑ/L + 64(Λ/L²)ϑ⁴
+        δ(a) = (64ϑ³/L) V₁(a) + (16Λϑ²/L²) V₂(a)
+
+        β = 52h₁ϑ³                                                          sharp
+        γ = 1/(2(Λ − L)) + (29ϑ + 104h₁ϑ³)/L
+        δ(a) = (13ϑ³/L) Σ a_i h₂ᵢ M_i + (Λϑ²/(2L²)) V₂(a)
+
+    h₁ is the comparator's mean Σ a_i h₁ᵢ: the drifts enter through Σ a_i E‖r_i‖². The
+    descent A is that of eq:realized-het-A; `realised_tracking` has A_χ, B_χ and C_χ
+    (eq:realized-het-tracking-coeff), by default not as printed: that recursion of Q
+    does not allow for weights that favour rare large moves (E-01). At the comparator a*
+    the noise term is δ(a*) = (64nϑ³/L + 16Λϑ²/L²) α with α of `noise_optimal_level`
+    (eq:realized-het-rate-astar); the default comparator has the least δ (E-15). The box
+    ends at θ̄ in the recursion of Q, by default at ϑ (E-33).
+    """
+    theta, Lambda = controls.validate(system)
+    L, n = system.L, system.n
+    linear, quadratic = heterogeneous_noise(system, controls, variant=variant)
+    if comparator is None:
+        a = best_comparator(linear, quadratic)
+    else:
+        a = simplex_weights("comparator", comparator)
+    h1 = (a * horizon_factors(np.asarray(system.horizon))[0]).sum(-1)
+    if variant == "paper":
+        beta = 192 * theta**3 + 32 * Lambda / L * theta**4
+        stale = 39 * theta / L + 64 * Lambda / L / L * theta**4
+    else:
+        beta = 52 * h1 * theta**3
+        stale = (29 * theta + 104 * h1 * theta**3) / L
+    top = theta if box_end is None else nonnegatives("box_end", box_end)
+    met = [*post_local_hypotheses(theta, Lambda, L), at_most("ϑ ≤ θ̄", theta, top)]
+    if printed:  # where the printed coefficients are no smaller than the corrected ones
+        met += [at_most("n ≤ 10", n, 10)]
+        met += [at_most("ϑ² ≤ 1/(2n + 1)", theta**2, 1 / (2 * n + 1))]
+    return Recursion(
+        "cor:realized-het-rate",
+        system,
+        flows=True,
+        descent=np.asarray(theta / 4 / system.cap),
+        growth=np.asarray(beta),
+        staleness=np.asarray(1 / 2 / (Lambda - L) + stale),
+        noise=noise_term(a, linear, quadratic),
+        comparator=a,
+        tracking=realised_tracking(
+            top, system.noise, system.horizon, L, count=system.count, printed=printed
+        ),
+        hypotheses=tuple(met),
+    )
+
+
+@broadcasting
+def heterogeneous_noise(
+    system: System, controls: PostLocal, *, variant: Variant = "paper"
+) -> tuple[Float64[Array, "... n"], Float64[Array, "... n"]]:
+    """The noise term δ(a) = Σ a_i l_i + a_i² q_i as (l, q), clients last."""
+    theta, Lambda = (value[..., None] for value in controls.validate(system))
+    L, M = system.L[..., None], system.noise
+    if is_paper(variant):
+        linear, quadratic = 64 * theta**3 / L * M, 16 * Lambda * theta**2 / L / L * M
+    else:
+        _, h2 = horizon_factors(np.asarray(system.horizon))
+        linear = 13 * h2 * theta**3 / L * M
+        quadratic = Lambda * theta**2 / 2 / L / L * M
+    return np.asarray(linear), np.asarray(quadratic / system.multiplicity)
+
+
+@broadcasting
 def homogeneous_coefficients(
     system: System, controls: PostLocal, *, variant: Variant = "paper"
 ) -> Recursion:
@@ -138,15 +214,7 @@ def homogeneous_coefficients(
         β = 4h₁(ϑ³ + Lϑ²/(Λ − L))                                         sharp
         δ = 2(ϑ³/L + ϑ²/(Λ − L)) (1/n)Σ h₂ᵢM_i + (ϑ/L + 1/(Λ − L)) V_u
 
-    with h₁ the mean over clients.
-
-    Args:
-        system: the constants.
-        controls: ϑ and Λ.
-        variant: "paper" or "sharp"; section T has no absorbed form here.
-
-    Returns:
-        The recursion of g; its tracking part is zero.
+    with h₁ the mean over clients. The tracking part is zero.
     """
     theta, Lambda = controls.validate(system)
     L, V_u = system.L, uniform_noise_of_mean(system)
@@ -173,14 +241,19 @@ def homogeneous_coefficients(
 
 def slope_error_factors(system: System, variant: Variant) -> tuple[Array, Array]:
     """The pair (k, N) of E‖ḡ − ∇F‖² ≤ 2ϑ²(k L g + N) + 2V_u (lem:realized-hom-q)."""
-    if variant not in ("paper", "sharp"):
-        raise invalid("variant", "one of paper, sharp", repr(variant))
-    if variant == "paper":
+    if is_paper(variant):
         return np.asarray(16.0), np.asarray(4 * uniform_mean_noise(system))
     h1, h2 = horizon_factors(np.asarray(system.horizon))
     m, n = system.multiplicity, system.n
     h1, noise = (m * h1).sum(-1) / n, (m * (h2 * system.noise)).sum(-1) / n
     return np.asarray(4 * h1), np.asarray(2 * noise)
+
+
+def is_paper(variant: Variant) -> bool:
+    """Whether constants are the paper's; section T has no absorbed ones here."""
+    if variant not in ("paper", "sharp"):
+        raise invalid("variant", "one of paper, sharp", repr(variant))
+    return variant == "paper"
 
 
 @broadcasting
@@ -199,25 +272,15 @@ def homogeneous_pl_rate(
         g_T ≤ m + (1 − ρ)ᵀ (g₀ − m)₊
         g_T ≤ m + (1 − ρ)ᵀ g₀                                printed
 
-    Args:
-        coefficients: constant ones.
-        pl_constant: μ on the ball; at most L.
-        start: g₀.
-        rounds: T.
-        solver_gap: ε.
-        printed: the paper's closed form.
-
-    Returns:
-        The rate; vacuous where its floor is at f̄ or above, NaN where ρ ≤ 0: nothing
-        contracts there (eq:realized-hom-rho).
+    with μ ≤ L on the ball. NaN where ρ ≤ 0: nothing contracts there
+    (eq:realized-hom-rho).
     """
     k, g = coefficients, nonnegatives("start", start)
     mu = positives("pl_constant", pl_constant)
     rho = k.contraction(mu)
     falls = below("0 < ρ", 0.0, rho)
     rho = np.where(falls.holds, rho, 1.0)  # a stand-in: `mask_undefined` removes it
-    delta = k.noise + validate_solver_gap(solver_gap)
-    rate = linear_rate(g, rho, delta, rounds)
+    rate = linear_rate(g, rho, k.noise + validate_solver_gap(solver_gap), rounds)
     if printed:
         rate = replace(rate, value=np.asarray(rate.floor + power(rho, rounds) * g))
     conditions = (*k.hypotheses, at_most("μ ≤ L", mu, k.system.L), falls)
