@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 WORKERS ?= $(shell $(PYTHON) -c "import os; print(min(8, max(2, os.cpu_count() or 2)))")
 SOURCES := pyproject.toml setup.py $(wildcard src/hewfl/*/*.[ch] src/hewfl/*/*/*.[ch])
 
-.PHONY: demo paper test test-sweeps test-flower test-cluster test-dist check docs api audit fuzz coverage mutation dist wheels workflows bench format clean
+.PHONY: demo paper test test-sweeps test-flower test-cluster test-nvflare test-dist check docs api audit fuzz coverage mutation dist wheels workflows bench format clean
 .DELETE_ON_ERROR:
 
 $(VENV)/bin/python:
@@ -47,22 +47,26 @@ test test-sweeps coverage: export OMP_NUM_THREADS = 1
 test test-sweeps coverage: export OPENBLAS_NUM_THREADS = 1
 test test-sweeps coverage: export MKL_NUM_THREADS = 1
 # many tests start processes, which start faster with compiled files
-test test-sweeps coverage test-flower test-cluster: export PYTHONDONTWRITEBYTECODE =
+test test-sweeps coverage test-flower test-nvflare test-cluster: export PYTHONDONTWRITEBYTECODE =
 # each worker starts with a share of the tests in order, so that files share fixtures; a worker
 # that has finished takes tests from the others
 test: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest -m "not flower and not cluster and not sweep" --numprocesses $(WORKERS) --dist worksteal
+	$(BIN)/python -m pytest -m "not flower and not nvflare and not cluster and not sweep" --numprocesses $(WORKERS) --dist worksteal
 	HEWFL_NATIVE=0 $(BIN)/python -m pytest -q tests/core/test_native.py tests/cli/test_app.py
 
 # whole studies, and more generated cases than in `make test`, with types checked at every call
 test-sweeps: $(VENV)/dev.stamp
 	HEWFL_TEST_EXAMPLES=60 HEWFL_TEST_CHECKS=all $(BIN)/python -m pytest \
-		-m "(hypothesis or sweep) and not flower and not cluster" \
+		-m "(hypothesis or sweep) and not flower and not nvflare and not cluster" \
 		--numprocesses $(WORKERS) --dist worksteal
 
 # a federation of real processes on this machine
 test-flower: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest -m flower tests/flower/test_runtimes.py --numprocesses 2 --dist loadgroup
+
+# a job of real processes in NVFLARE's simulator
+test-nvflare: $(VENV)/dev.stamp
+	$(BIN)/python -m pytest -m nvflare tests/nvflare
 
 # a Dask cluster of real processes on this machine
 test-cluster: $(VENV)/dev.stamp

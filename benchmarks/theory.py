@@ -25,8 +25,7 @@ from benchmarks import report
 from benchmarks.report import Array, Outcome, power, ratio, seconds, table
 
 from hewfl.theory import System, one_step, situation
-from hewfl.theory.heterogeneous import heterogeneous_coefficients
-from hewfl.theory.homogeneous import PostLocal
+from hewfl.theory.post_local import PostLocal, heterogeneous_coefficients
 
 CLIENTS = 4
 ALONE = 1000

@@ -20,6 +20,7 @@ MODULES = (
     "hewfl.experiments",
     "hewfl.flower",
     "hewfl.methods",
+    "hewfl.nvflare",
     "hewfl.problems",
     "hewfl.problems.module",
     "hewfl.simulation",

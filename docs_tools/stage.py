@@ -21,6 +21,14 @@ MOVED = {
     "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
 }
+FOLDED = {
+    "PAPER.md",
+    "docs/results/extended/results.md",
+    "docs/results/robustness/results.md",
+    "docs/results/torch.md",
+    "docs/results/solvers.md",
+}
+"""Long pages of tables, whose sections are opened one by one."""
 LINK = re.compile(r"(?P<open>\]\()(?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?(?=\))")
 CODE = re.compile(r"^( *)```.*?^\1```$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 
@@ -70,6 +78,22 @@ def relinked(text: str, source: Path, target: Path) -> tuple[str, set[Path]]:
     return "".join([*parts, LINK.sub(follow, text[end:])]), linked
 
 
+def folded(text: str) -> str:
+    """The page with what stands below each heading of level two or three in a box.
+
+    Headings and their anchors stay outside of the closed boxes.
+    """
+    head, *sections = re.split(r"^(?=###? )", text, flags=re.MULTILINE)
+    parts = [head]
+    for section in sections:
+        heading, _, body = section.partition("\n")
+        parts.append(f"{heading}\n\n")
+        if body.strip():
+            box = "<details markdown><summary>show</summary>"
+            parts.append(f"{box}\n\n{body.strip()}\n\n</details>\n\n")
+    return "".join(parts)
+
+
 def stage() -> None:
     """Write `build/pages`."""
     shutil.rmtree(STAGE, ignore_errors=True)
@@ -80,6 +104,8 @@ def stage() -> None:
         target = place(source)
         target.parent.mkdir(parents=True, exist_ok=True)
         new, linked = relinked(text, source, target)
+        if source.relative_to(ROOT).as_posix() in FOLDED:
+            new = folded(new)
         target.write_text(new, "utf-8")
         files |= linked - set(texts)
     for path in [*files, ROOT / "docs" / "site.css"]:

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from hewfl.cli.data_commands import data
 from hewfl.data.catalogue import CATALOGUE
 from hewfl.data.load import load
-from hewfl.data.partition import class_counts, dirichlet_partition
+from hewfl.data.partitions import class_counts, dirichlet_partition
 from hewfl.data.prepare import prepare
 from tests.data.mirror import Mirror, serve, small_images, small_mnist
 

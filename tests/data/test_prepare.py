@@ -5,7 +5,7 @@ import pytest
 
 from hewfl.data.dataset import Dataset
 from hewfl.data.load import load
-from hewfl.data.partition import dirichlet_partition
+from hewfl.data.partitions import dirichlet_partition
 from hewfl.data.prepare import prepare, row_labels, split_rows
 from hewfl.errors import InvalidInputError
 from hewfl.problems import softmax_from_arrays

@@ -100,6 +100,28 @@ def test_a_base_is_subtracted(path: str, library: str) -> None:
     assert path
 
 
+@pytest.mark.parametrize("kind", ["float32", "float64"])
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_weighted_entries_come_with_the_sketch(
+    path: str, library: str, kind: str
+) -> None:
+    """The sketch stays without the weight; entries are rounded as two operations."""
+    x, y = (v.astype(kind) for v in vectors(70 * K + 9))
+    as_given = np.asarray if library == "numpy" else torch.tensor
+    pieces = [as_given(part) for part in np.split(x, [5, 5, K, 3 * K + 7, len(x) - 1])]
+    sketch = CountSketch(K, 3)
+    for base in (as_given(y), None):
+        plain, total = sketch.empty(as_given(x)), sketch.empty(as_given(x))
+        out = as_given(np.full_like(x, np.nan))
+        sketch.add(plain, pieces, 11, base)
+        sketch.add(total, pieces, 11, base, out=out, weight=0.3)
+        assert np.asarray(total) == pytest.approx(np.asarray(plain), rel=1e-6, abs=1e-6)
+        expected = as_given(x) - (0 if base is None else base)
+        expected *= 0.3
+        assert np.asarray(out).tobytes() == np.asarray(expected).tobytes()
+    assert path
+
+
 @pytest.mark.parametrize("library", ["numpy", "torch"])
 def test_a_list_of_pieces_is_one_vector(path: str, library: str) -> None:
     """Whatever their lengths; an empty one is nothing."""

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from docs_tools.check import site_errors
 from docs_tools.pages import ROOT
-from docs_tools.stage import STAGE, place, relinked
+from docs_tools.stage import STAGE, folded, place, relinked
 
 PAGE = '<a href="b.html#here">b</a> <a href="b.html#gone">b</a> <a href="c.html">c</a>'
 
@@ -33,3 +33,11 @@ def test_links_follow_pages_to_their_place() -> None:
 
 def test_the_readme_is_the_front_page() -> None:
     assert place(ROOT / "README.md") == STAGE / "index.md"
+
+
+def test_sections_are_folded_below_their_headings() -> None:
+    text = folded("# Page\n\nhead\n\n## One\n\nbody\n\n## Two\n\n### Deep\n\nend\n")
+    assert text.startswith("# Page\n\nhead\n\n## One\n\n<details markdown>")
+    assert text.count("<details markdown>") == text.count("</details>") == 2
+    assert "</details>\n\n## Two\n\n### Deep\n\n<details" in text
+    assert "head" not in text.split("<details", 1)[1]

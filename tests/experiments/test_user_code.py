@@ -3,7 +3,10 @@
 import contextlib
 import importlib.metadata
 import json
+import os
+import py_compile
 import shutil
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -208,6 +211,25 @@ def test_an_own_rule_is_tuned_run_and_read(place: Path) -> None:
     assert str(place) not in (folder / "tuned.toml").read_text()
     (place / "rules.py").unlink()  # a report loads no code
     assert open_folder(folder).results.labels == results.labels
+
+
+def test_no_compiled_file_is_written_or_read(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    (place / "beside.py").write_text("SHARE = 9.0\n")
+    compiled = Path(str(py_compile.compile(str(place / "beside.py"), doraise=True)))
+    stamp = (place / "beside.py").stat()
+    (place / "beside.py").write_text("SHARE = 1.0\n")  # of the same length and time
+    os.utime(place / "beside.py", ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    left = compiled.read_bytes()
+    own_code.load("rules.py:Mine", "hewfl.methods", "method")
+    assert sys.modules["beside"].__dict__["SHARE"] == 1.0
+    assert compiled.read_bytes() == left
+    run(asked())
+    (folder,) = (place / "runs").iterdir()
+    assert not list(folder.rglob("*.pyc"))
+    assert not sys.dont_write_bytecode
 
 
 def test_worker_processes_find_the_code(place: Path) -> None:

@@ -139,6 +139,30 @@ def test_a_rule_that_asks_for_steps_says_what_to_add() -> None:
     ).train_metrics_clientapp[1]["accepted"]
 
 
+def test_a_rule_that_can_do_without_steps_does(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def silent(question: Message, answer: Message) -> list[Message]:
+        if grid.partition_of(question) != talker:
+            answer.content["numbers"].pop("num-steps")
+        return [answer]
+
+    weights = {}
+    for talker in (-1, 2):  # one that reports its steps takes nothing from the others
+        grid = StubGrid(stock_app(), N, tamper=silent)
+        caplog.clear()
+        with caplog.at_level("WARNING", logger="flwr"):
+            rounds = HewStrategy(aggregator="trust", **QUIET).start(grid, model(), 2)
+        assert caplog.text.count('few report "num-steps"') == 1
+        for metrics in rounds.train_metrics_clientapp.values():
+            assert metrics["clients"] == list(range(N))
+            assert "steps" not in metrics
+        weights[talker] = metrics["weights"]
+    assert weights[-1] == weights[2]
+    known = run(HewStrategy(aggregator="trust", **QUIET), 2).train_metrics_clientapp[2]
+    assert known["steps"] == [1, 2, 4, 8, 8, 3]
+
+
 @pytest.mark.parametrize(
     ("changes", "text"),
     [

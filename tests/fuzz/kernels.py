@@ -105,6 +105,7 @@ def draw_calls(rng: np.random.Generator) -> None:
     solve_simplex_qp(A @ np.swapaxes(A, 1, 2), rng.standard_normal((3, n)))
     vector = rng.standard_normal(int(rng.integers(1, 5000))).astype(np.float32)
     CountSketch(64).of([vector])
+    CountSketch(64).add(np.zeros(64), vector, 0, vector, out=np.empty_like(vector))
     moved = ChunkedDisplacements(
         ((vector, 2 * vector), (vector, vector)), np.tile(vector, 2)
     )

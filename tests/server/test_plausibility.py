@@ -4,9 +4,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-pytest.importorskip("flwr", reason="Flower is not installed")
-
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays

@@ -13,20 +13,23 @@ from jaxtyping import Bool, Float64
 
 from hewfl.control.certificate import VARIANTS, Variant
 from hewfl.core.validation import Array, Mask
-from hewfl.theory.appendix.uniform_lemmas import safe_rate
+from hewfl.theory.appendix.lemmas import safe_rate
 from hewfl.theory.comparators import comparator_coefficients
-from hewfl.theory.heterogeneous import heterogeneous_coefficients
-from hewfl.theory.homogeneous import (
+from hewfl.theory.one_step_bound import largest_descent_amplitude, situation
+from hewfl.theory.post_local import (
     PostLocal,
+    heterogeneous_coefficients,
     homogeneous_coefficients,
     homogeneous_pl_rate,
 )
-from hewfl.theory.one_step_bound import largest_descent_amplitude, situation
-from hewfl.theory.pl import pl_rate
-from hewfl.theory.similar_hessians import best_iterate_rate, higher_order
 from hewfl.theory.statement import Rate
 from hewfl.theory.systems import System
-from hewfl.theory.uniform_controller import uniform_coefficients
+from hewfl.theory.uniform import (
+    best_iterate_rate,
+    higher_order,
+    pl_rate,
+    uniform_coefficients,
+)
 
 CLIENTS = 10
 UNIFORM = np.full(CLIENTS, 1 / CLIENTS)

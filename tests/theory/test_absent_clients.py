@@ -19,7 +19,7 @@ from hewfl.federation.participation import RotatingParticipation
 from hewfl.problems import random_quadratic
 from hewfl.simulation.audit import control_audit
 from hewfl.theory.absent_clients import absent_clients, propagated_tracking
-from hewfl.theory.homogeneous import PostLocal
+from hewfl.theory.post_local import PostLocal
 from hewfl.theory.systems import Case, System
 from hewfl.theory.theorem_table import theorem_curve
 

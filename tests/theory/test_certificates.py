@@ -5,17 +5,17 @@ import pytest
 
 from hewfl import InvalidInputError
 from hewfl.theory.certificates import MOST_ITERATED, Certificate, Guarantee, certify
-from hewfl.theory.heterogeneous import heterogeneous_coefficients
-from hewfl.theory.homogeneous import (
+from hewfl.theory.noise import noise_of_mean
+from hewfl.theory.one_step_bound import one_step, situation
+from hewfl.theory.post_local import (
     PostLocal,
+    heterogeneous_coefficients,
     homogeneous_coefficients,
     homogeneous_pl_rate,
 )
-from hewfl.theory.noise import noise_of_mean
-from hewfl.theory.one_step_bound import one_step, situation
 from hewfl.theory.systems import Case, System
 from hewfl.theory.theorem_table import THEOREMS
-from hewfl.theory.uniform_controller import uniform_coefficients
+from hewfl.theory.uniform import uniform_coefficients
 
 pytestmark = pytest.mark.unchecked
 CASE = Case(
@@ -227,20 +227,6 @@ def test_long_runs_are_not_iterated() -> None:
     assert np.isfinite(find_guarantee(long, "th:sur-cvx", "sharp").value)
 
 
-def test_configurations_are_certified_as_if_alone() -> None:
-    both = replace(CASE, system=System([1.0, 2.0], 1.0, [2, 2], 8, 1e-5))
-    together = certify(both, 0.1, rounds=50, amplitude=[1e-3, 0.3], variants=["sharp"])
-    one = replace(CASE, system=System(2.0, 1.0, [2, 2], 8, 1e-5))
-    alone = certify(one, 0.1, rounds=50, amplitude=0.3, variants=["sharp"])
-    for p, q in zip(together.guarantees, alone.guarantees, strict=True):
-        assert p.holds[1] == q.holds
-        for name in ("value", "iterated", "floor", "rounds_to_target"):
-            ours = np.broadcast_to(getattr(p, name), (2,))[1]
-            np.testing.assert_allclose(ours, getattr(q, name), rtol=1e-12)
-        np.testing.assert_allclose(p.amplitudes[1][1], q.amplitudes[1], rtol=1e-9)
-    assert together.communication[2].to_target.shape == (2,)
-
-
 def test_the_printed_form_is_marked_where_it_is_unsafe() -> None:
     many = Case(System(1.0, 1.0, [1] * 11, 1, 0.0))
     result = certify(many, 0.4, rounds=5, amplitude=1e-3, variants=["printed", "paper"])
@@ -259,3 +245,6 @@ def test_errors_name_the_argument() -> None:
         certify(CASE, curvature=2.0)
     with pytest.raises(InvalidInputError, match="`target` must be below the cap"):
         certify(CASE, 2.25)
+    many = replace(CASE, system=System([1.0, 2.0], 1.0, [1, 2], 1, 0.0))
+    with pytest.raises(InvalidInputError, match="`case` must be of one configuration"):
+        certify(many, 0.05)

@@ -8,7 +8,7 @@ from tests.theory.cases import RICH, ROWS
 
 from hewfl import InvalidInputError
 from hewfl.theory import System, theorem, theorems
-from hewfl.theory.homogeneous import PostLocal
+from hewfl.theory.post_local import PostLocal
 from hewfl.theory.recursion import Recursion
 from hewfl.theory.theorem_table import Form, find_theorem, theorem_curve
 

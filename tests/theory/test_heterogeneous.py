@@ -6,13 +6,17 @@ import pytest
 
 from hewfl import InvalidInputError
 from hewfl.control.certificate import Variant
-from hewfl.theory.heterogeneous import heterogeneous_coefficients, heterogeneous_noise
-from hewfl.theory.homogeneous import PostLocal, pathwise_bound
 from hewfl.theory.noise import (
     mean_noise,
     noise_of_mean,
     noise_optimal,
     noise_optimal_level,
+)
+from hewfl.theory.post_local import (
+    PostLocal,
+    heterogeneous_coefficients,
+    heterogeneous_noise,
+    pathwise_bound,
 )
 from hewfl.theory.statement import all_hold
 from hewfl.theory.systems import System

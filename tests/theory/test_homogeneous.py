@@ -6,14 +6,14 @@ import pytest
 
 from hewfl import InvalidInputError
 from hewfl.control.certificate import Variant
-from hewfl.theory.appendix.post_local_lemmas import (
+from hewfl.theory.appendix.lemmas import (
     homogeneous_advantage,
     homogeneous_slope_error,
     uniform_model_value,
 )
-from hewfl.theory.heterogeneous import heterogeneous_coefficients
-from hewfl.theory.homogeneous import (
+from hewfl.theory.post_local import (
     PostLocal,
+    heterogeneous_coefficients,
     homogeneous_coefficients,
     homogeneous_pl_rate,
     pathwise_bound,

@@ -7,7 +7,7 @@ from hewfl import ClientProfile, InvalidInputError, ProblemBounds, UpperState
 from hewfl.control.certificate import VARIANTS, Variant, round_bound
 from hewfl.control.joint_problem import predictive_control
 from hewfl.core.validation import Array
-from hewfl.theory.appendix.radii import branch_sq_radius
+from hewfl.theory.appendix.lemmas import branch_sq_radius
 from hewfl.theory.one_step_bound import (
     advantage,
     executable_system,

@@ -6,17 +6,21 @@ from mpmath import mpf
 from hewfl import InvalidInputError
 from hewfl.control.certificate import VARIANTS, Variant
 from hewfl.core.validation import Array
-from hewfl.theory.appendix.uniform_lemmas import (
+from hewfl.theory.appendix.lemmas import (
     pl_step,
     rho_lower,
     safe_amplitude,
     safe_floor,
     safe_rate,
 )
-from hewfl.theory.pl import pl_contraction, pl_rate
 from hewfl.theory.statement import all_hold
 from hewfl.theory.systems import System
-from hewfl.theory.uniform_controller import UniformController, uniform_coefficients
+from hewfl.theory.uniform import (
+    UniformController,
+    pl_contraction,
+    pl_rate,
+    uniform_coefficients,
+)
 
 RELATIVE = 1e-12
 DIGITS = 60

@@ -8,11 +8,14 @@ import pytest
 from hewfl import InvalidInputError
 from hewfl.theory import Recursion, System
 from hewfl.theory.comparators import comparator_coefficients
-from hewfl.theory.heterogeneous import heterogeneous_coefficients
-from hewfl.theory.homogeneous import PostLocal, homogeneous_coefficients
+from hewfl.theory.post_local import (
+    PostLocal,
+    heterogeneous_coefficients,
+    homogeneous_coefficients,
+)
 from hewfl.theory.recursion import by_round
 from hewfl.theory.scalar import scalar_rate
-from hewfl.theory.uniform_controller import uniform_coefficients
+from hewfl.theory.uniform import uniform_coefficients
 
 SYSTEM = System([1.0, 2.0], 1.0, [4, 4], 8, 1e-4)
 CONTROLS = PostLocal(0.02, [2.0, 4.0])

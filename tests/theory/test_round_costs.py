@@ -21,8 +21,7 @@ from hewfl.core.round import LocalPlan
 from hewfl.server.communication import round_communication
 from hewfl.simulation.branches import run_branches_plain
 from hewfl.simulation.draws import draw
-from hewfl.theory.appendix.round_arithmetic import round_work
-from hewfl.theory.round_costs import Algorithm, communication
+from hewfl.theory.round_costs import Algorithm, communication, round_work
 from hewfl.theory.systems import System
 
 BOUNDS = ProblemBounds(2.0, 1.0, 0.1, 0.5)

@@ -7,7 +7,7 @@ import pytest
 from tests.theory.cases import RICH
 
 from hewfl import InvalidInputError
-from hewfl.theory.homogeneous import PostLocal
+from hewfl.theory.post_local import PostLocal
 from hewfl.theory.recursion import Recursion
 from hewfl.theory.rounds_to_target import first_round_at, rounds_in_stages
 from hewfl.theory.systems import System

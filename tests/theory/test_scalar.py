@@ -7,7 +7,7 @@ from mpmath import mpf
 
 from hewfl import InvalidInputError
 from hewfl.core.validation import Array
-from hewfl.theory.appendix.scalar_lemmas import (
+from hewfl.theory.appendix.lemmas import (
     cumulative_gronwall,
     flow_excess,
     flow_slope,

@@ -7,17 +7,18 @@ from hewfl import InvalidInputError
 from hewfl.control.certificate import VARIANTS, Variant
 from hewfl.control.tracking import tracking_cap
 from hewfl.core.validation import Array
-from hewfl.theory.appendix.uniform_lemmas import common_quadratic_rate
+from hewfl.theory.appendix.lemmas import common_quadratic_rate
 from hewfl.theory.scalar import scalar_rate
-from hewfl.theory.similar_hessians import (
+from hewfl.theory.statement import all_hold
+from hewfl.theory.systems import System
+from hewfl.theory.uniform import (
+    UniformController,
     best_iterate_rate,
     closed_higher_order,
     curvature_mismatch,
     higher_order,
+    uniform_coefficients,
 )
-from hewfl.theory.statement import all_hold
-from hewfl.theory.systems import System
-from hewfl.theory.uniform_controller import UniformController, uniform_coefficients
 
 RELATIVE = 1e-12
 DIGITS = 50

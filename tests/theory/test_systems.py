@@ -7,8 +7,6 @@ from hewfl import ClientProfile, InvalidInputError, ProblemBounds
 from hewfl.theory import Recursion, noise_optimal, one_step, situation
 from hewfl.theory.appendix import round_work
 from hewfl.theory.comparators import comparator_coefficients
-from hewfl.theory.heterogeneous import heterogeneous_coefficients
-from hewfl.theory.homogeneous import PostLocal, homogeneous_coefficients
 from hewfl.theory.noise import (
     mean_noise,
     noise_of_mean,
@@ -16,10 +14,14 @@ from hewfl.theory.noise import (
     uniform_mean_noise,
     uniform_noise_of_mean,
 )
-from hewfl.theory.similar_hessians import higher_order
+from hewfl.theory.post_local import (
+    PostLocal,
+    heterogeneous_coefficients,
+    homogeneous_coefficients,
+)
 from hewfl.theory.statement import Rate, at_most, below
 from hewfl.theory.systems import Case, System, coarsen, group_clients, system_of
-from hewfl.theory.uniform_controller import uniform_coefficients
+from hewfl.theory.uniform import higher_order, uniform_coefficients
 
 
 def test_fields_broadcast_over_configurations_and_clients() -> None:

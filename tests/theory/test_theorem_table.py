@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from tests.theory.cases import RICH, rows
 
-from hewfl.theory.homogeneous import PostLocal
+from hewfl.theory.post_local import PostLocal
 from hewfl.theory.theorem_table import THEOREMS, Form, theorem_curve
 
 DIGITS = 50

@@ -104,15 +104,12 @@ CALLS: dict[str, Call] = {
         linear=np.ones((2, 3)), quadratic=np.ones((2, 3)), signed="linear"
     ),
     "best_iterate_rate": call(bound=HIGHER, start=START, rounds=np.array([5, 6])),
-    "certified_amplitudes": call(
-        theorem="th:direct-bellman", case=CASE, curvature=LAMBDA
-    ),
     "certify": call(
-        case=CASE,
-        target=np.array([0.1, 0.2]),
+        case=ONE_CASE,
+        target=np.array(0.1),
         rounds=5,
-        amplitude=THETA,
-        curvature=LAMBDA,
+        amplitude=np.array(0.02),
+        curvature=np.array(1.8),
     ),
     "communication": call(
         algorithm="control",
@@ -127,10 +124,10 @@ CALLS: dict[str, Call] = {
         system=SYSTEM, controls=POST, comparator=W, box_end=THETA
     ),
     "design": call(
-        theorem="th:direct-bellman",
-        case=CASE,
-        target=np.array([0.2, 0.3]),
-        curvature=LAMBDA,
+        theorem="cor:realized-hom-rate",
+        case=ONE_CASE,
+        target=np.array(0.2),
+        curvature=np.array(1.8),
     ),
     "higher_order": call(controller=UNIFORM, similarity=ONE, hessian_lipschitz=ONE),
     "largest_descent_amplitude": call(weights=W, at=AT, signed="weights"),
@@ -145,11 +142,13 @@ CALLS: dict[str, Call] = {
     "theorem_curve": call(theorem="th:direct-bellman", case=CASE, controls=POST),
     "linear_rate": call(start=ONE, a=ONE, delta=ONE, rounds=np.array([3, 4])),
     "master_trajectory": call(generator=FLOW, start=ONE, terms=SCHEDULE),
-    "noiseless_bounds": call(generator=FLOW, start=ONE, terms=SCHEDULE, objective=ONE),
+    "noiseless_rate of a schedule": call(
+        generator=FLOW, start=ONE, terms=SCHEDULE, objective=ONE
+    ),
     "noiseless_rate": call(
         generator=FLOW, start=ONE, terms=TERMS, rounds=np.array([3, 4]), objective=ONE
     ),
-    "noisy_bounds": call(
+    "noisy_rate of a schedule": call(
         generator=FLOW, start=ONE, terms=SCHEDULE, floor=ONE, objective=ONE
     ),
     "noisy_rate": call(
@@ -216,7 +215,9 @@ CALLS: dict[str, Call] = {
 WITHOUT_NUMBERS = {"noise_optimal", "theorems"}
 
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {name: ALL[name] for name in CALLS}
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    name: ALL[name.split()[0]] for name in CALLS
+}
 
 
 def is_number(value: Any) -> bool:

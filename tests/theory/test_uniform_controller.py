@@ -9,7 +9,7 @@ from hewfl.control.tracking import tracking_cap
 from hewfl.core.validation import Array
 from hewfl.theory.statement import all_hold
 from hewfl.theory.systems import System
-from hewfl.theory.uniform_controller import uniform_coefficients
+from hewfl.theory.uniform import uniform_coefficients
 
 RELATIVE = 1e-12
 DIGITS = 50

@@ -31,6 +31,7 @@ from hewfl import (
     LocalSGD,
     Method,
     ProblemBounds,
+    ServerStep,
 )
 from hewfl.aggregators import QFedAvg
 from hewfl.torch import HewLocalSGD, SyncOptions
@@ -462,27 +463,18 @@ def test_token_weights_need_tokens(pool: Pool) -> None:
         assert text.startswith("`tokens` must be counted on every rank")
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ({"exact": "full"}, "gram"),
-        ({"send": "bfloat16"}, "compression"),
-        ({"outer": None}, "server_step"),
-        ({"smoothness": 1.0}, "aggregator"),
-    ],
-)
-def test_old_options_name_the_new_word(old: dict[str, Any], new: str) -> None:
-    with pytest.raises(InvalidInputError, match=new):
-        SyncOptions(**old)
-
-
 def test_old_names_of_aggregators_name_the_new_word() -> None:
     optimizer = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1)
     for old, new in (("equal", "mean"), ("hom", "exact"), ("median", "geometric")):
         with pytest.raises(InvalidInputError, match=f"did you mean {new}"):
             HewLocalSGD(nn.Linear(1, 1), optimizer, 2, old)
-    with pytest.raises(InvalidInputError, match="`rule` must be replaced by"):
-        HewLocalSGD(nn.Linear(1, 1), optimizer, 2, rule="mean")  # type: ignore[call-arg]  # the old word
+
+
+def test_a_line_search_is_refused() -> None:
+    optimizer = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1)
+    options = SyncOptions(server_step=ServerStep(line_search_samples=4))
+    with pytest.raises(InvalidInputError, match="must be left out in a torch job"):
+        HewLocalSGD(nn.Linear(1, 1), optimizer, 2, "mean", None, options)
 
 
 def test_options_are_checked() -> None:

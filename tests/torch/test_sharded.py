@@ -213,8 +213,6 @@ def refused(rank: int, _: int) -> list[str]:
     attempt(model, None)
     attempt(model, group, aggregator=make_aggregator("variate"))
     attempt(model, group, aggregator="root-weights")
-    search = ServerStep(line_search_samples=4)
-    attempt(model, group, options=SyncOptions(server_step=search))
     attempt(fully_shard(nn.Linear(4, 4), mesh=mesh), group)
     mixed = nn.Sequential(fully_shard(nn.Linear(4, 4), mesh=mesh["shard"]))
     attempt(mixed.append(nn.Linear(4, 1)), group)
@@ -233,7 +231,6 @@ def test_what_sharded_parameters_cannot_do_is_said(pool: Pool) -> None:
         "`process_group` must be the ranks that hold the same shard in other replicas",
         "`aggregator` must be one without control variates",
         "`aggregator` must be one that needs no root gradient, where",
-        "`server_step.line_search_samples` must be left out",
         "`parameters` must be all whole, or all sharded over one dimension of a mesh",
         "`parameters` must be all whole, or all sharded over one dimension of a mesh",
         "the state is of a job with other shards",

@@ -37,14 +37,14 @@ def datasets(n: int, alpha: float) -> tuple[list[TensorDataset], TensorDataset]:
 def train(net: Net, data: TensorDataset, epochs: int, lr: float, batch: int) -> float:
     """Train in place by SGD with momentum; the mean loss."""
     optimiser = torch.optim.SGD(net.parameters(), lr=lr, momentum=0.9)
-    losses = []
+    losses: list[float] = []
     for _ in range(epochs):
         for x, y in DataLoader(data, batch, shuffle=True):
             optimiser.zero_grad()
             loss = cross_entropy(net(x), y)
             loss.backward()
             optimiser.step()
-            losses.append(float(loss))
+            losses.append(loss.item())
     return sum(losses) / len(losses)
 
 

@@ -73,6 +73,11 @@ class Aggregator(Validated):
         """What it looks at beside the products of the updates."""
         return frozenset()
 
+    @property
+    def optional(self) -> frozenset[Need]:
+        """Those of `needs` without which it works, if less well."""
+        return frozenset()
+
     def init(self, n: int, d: int) -> Any:
         """The state before the first round; None for rules without memory.
 

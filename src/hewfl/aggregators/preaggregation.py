@@ -424,6 +424,12 @@ class Pipeline(Aggregator):
         """What the parts look at."""
         return frozenset().union(*(part.needs for part in self.parts))
 
+    @property
+    def optional(self) -> frozenset[Need]:
+        """What no part insists on."""
+        first = (part.needs for part in self.parts[:-1])
+        return self.rule.optional.difference(*first)
+
     def init(self, n: int, d: int) -> PipelineState:
         """The states of the parts."""
         return PipelineState(

@@ -469,6 +469,11 @@ class Certified(Aggregator):
         """The rule's."""
         return self.rule.needs
 
+    @property
+    def optional(self) -> frozenset[Need]:
+        """Of the rule."""
+        return self.rule.optional
+
     def init(self, n: int, d: int) -> Any:
         """The rule's state."""
         return self.rule.init(n, d)

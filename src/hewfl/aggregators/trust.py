@@ -89,6 +89,7 @@ class Trust(Aggregator):
 
     name: ClassVar[str] = "Trust"
     needs: ClassVar[frozenset[Need]] = frozenset({"steps", "clients"})
+    optional: ClassVar[frozenset[Need]] = frozenset({"steps"})
 
     def init(self, n: int, d: int) -> TrustState:
         """No client was seen; each is as near as the median."""

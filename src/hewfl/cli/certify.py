@@ -23,9 +23,8 @@ from hewfl.cli.error_messages import one_line_errors
 from hewfl.core.toml_records import from_table, is_whole
 from hewfl.core.validation import invalid
 from hewfl.plotting import check_figure_path
-from hewfl.theory.certificates import Certificate, Guarantee
+from hewfl.theory.certificates import Certificate, Guarantee, Improvement, improvements
 from hewfl.theory.certificates import certify as evaluate
-from hewfl.theory.sensitivity import Improvement, improvements
 from hewfl.theory.systems import Case, System, group_clients
 
 Numbers = float | tuple[float, ...]

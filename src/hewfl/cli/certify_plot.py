@@ -14,7 +14,7 @@ from hewfl.plotting import COLOURS, legend, name_ends, save_as
 from hewfl.theory.absent_clients import LABEL as PARTIAL
 from hewfl.theory.absent_clients import absent_clients
 from hewfl.theory.certificates import Certificate, Guarantee
-from hewfl.theory.homogeneous import PostLocal
+from hewfl.theory.post_local import PostLocal
 from hewfl.theory.rounds_to_target import MOST_STEPS, single_trajectory
 from hewfl.theory.theorem_table import THEOREMS, theorem_curve
 

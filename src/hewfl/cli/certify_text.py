@@ -11,9 +11,8 @@ from rich.padding import Padding
 from rich.table import Table
 
 from hewfl.core.rounding import format_lower, format_upper
-from hewfl.theory.certificates import Certificate, Guarantee
-from hewfl.theory.homogeneous import PostLocal
-from hewfl.theory.sensitivity import Improvement
+from hewfl.theory.certificates import Certificate, Guarantee, Improvement
+from hewfl.theory.post_local import PostLocal
 from hewfl.theory.statement import Hypothesis
 from hewfl.theory.theorem_table import (
     FULL_PARTICIPATION,

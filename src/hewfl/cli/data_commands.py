@@ -29,9 +29,9 @@ from hewfl.data.dataset import Dataset
 from hewfl.data.download import fetch, progress_bar
 from hewfl.data.load import check as check_dataset
 from hewfl.data.load import load
-from hewfl.data.partition import KINDS, PartitionSpec, TrainingRows, class_counts
-from hewfl.data.partition import partition as make_partition
 from hewfl.data.partition_plot import draw_partition
+from hewfl.data.partitions import KINDS, PartitionSpec, TrainingRows, class_counts
+from hewfl.data.partitions import partition as make_partition
 from hewfl.data.paths import download_root
 from hewfl.data.prepare import feature_rows, row_clients, row_labels, split_rows
 

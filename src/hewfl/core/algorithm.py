@@ -89,6 +89,8 @@ class Demands:
             (`Informed`): for audits in simulation.
         worker_momentum: β of what each client sends, m_i ← βm_i + (1 − β)Δ_i, over the
             rounds that it takes part in; m_i starts at zero.
+        optional: those of `needs` that may have their default, such as one step each,
+            where the clients of a transport do not report them.
     """
 
     traffic: Traffic = Traffic()
@@ -97,6 +99,7 @@ class Demands:
     variates: bool = False
     oracle: bool = False
     worker_momentum: float = 0.0
+    optional: frozenset[Need] = frozenset()
 
 
 @runtime_checkable

@@ -15,6 +15,7 @@ import dataclasses
 import hashlib
 import importlib.util
 import inspect
+import os
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
@@ -352,7 +353,12 @@ def _neighbours_first(folder: Path, files: Mapping[Path, bytes]) -> Iterator[Non
     is_safe = not any(path.stem in sys.stdlib_module_names for path in folder.iterdir())
     before, here = list(sys.path), str(folder)
     sys.path[:] = [here, *before] if is_safe else [*before, here]
+    # A run folder holds the code that it runs, and no compiled file, which no checksum
+    # covers: none is written, and none is read.
+    compiled = sys.dont_write_bytecode, sys.pycache_prefix
+    sys.dont_write_bytecode, sys.pycache_prefix = True, os.devnull
     try:
         yield
     finally:  # code may also import when it is called
         sys.path[:] = before if here in before else [*before, here]
+        sys.dont_write_bytecode, sys.pycache_prefix = compiled

@@ -11,7 +11,7 @@ from hewfl.data.dataset import Dataset
 from hewfl.data.download import fetch
 from hewfl.data.formats import Texts
 from hewfl.data.load import ag_news_texts, check, load
-from hewfl.data.partition import (
+from hewfl.data.partitions import (
     Partition,
     PartitionSpec,
     TrainingRows,

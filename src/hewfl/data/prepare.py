@@ -14,7 +14,7 @@ import numpy as np
 from hewfl.core.array_types import Float, Float64, Int64, Num
 from hewfl.core.validation import Array, Ints, invalid
 from hewfl.data.dataset import Dataset, Numbers, Samples
-from hewfl.data.partition import stream
+from hewfl.data.partitions import stream
 
 Split = Literal["shuffled", "published"]
 Precision = Literal["float32", "float64"]

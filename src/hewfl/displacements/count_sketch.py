@@ -91,7 +91,16 @@ class CountSketch:
             raise invalid("pieces", "at least one array", "none")
         return total
 
-    def add(self, total: Any, vector: Any, begin: int = 0, base: Any = None) -> None:
+    def add(
+        self,
+        total: Any,
+        vector: Any,
+        begin: int = 0,
+        base: Any = None,
+        *,
+        out: Any = None,
+        weight: float = 1.0,
+    ) -> None:
         """Add the sketch of some entries to a sketch, in place.
 
         Args:
@@ -100,18 +109,25 @@ class CountSketch:
                 a list of them that are laid end to end.
             begin: place of the first one in the whole vector.
             base: what is to be subtracted from them, one array; None for nothing.
+            out: receives the entries, less `base`, times `weight`, in the same pass;
+                one array, or None.
+            weight: factor of what goes into `out`; the sketch is without it.
         """
         pieces = vector if isinstance(vector, list) else [vector]
         k, end = self.size, begin + sum(map(len, pieces))
         first, last = begin // k, -(-end // k)
         signs, shifts = self._rows(first, last)
-        if self._by_kernel(total, pieces, begin, base, (signs, shifts)):
+        scaled = weight, out
+        if self._by_kernel(total, pieces, begin, base, (signs, shifts), scaled):
             return
         vector = pieces[0]
         if len(pieces) > 1:
             vector = compat.array_namespace(*pieces).concat(pieces)
         if base is not None:
             vector = vector - base
+        if out is not None:
+            out[:] = vector
+            out *= weight
         table = self._table(total)
         head = min(end, -(-begin // k) * k)  # where the first whole row starts
         tail = max(head, end // k * k)  # where the last one ends
@@ -140,17 +156,21 @@ class CountSketch:
         begin: int,
         base: Any,
         rows: tuple[Any, Any],
+        scaled: tuple[float, Any],
     ) -> bool:
         """Add by the compiled kernel, if it can read the data: float32 on the host."""
-        kernel = getattr(library(PASSES), "sketch", None)
-        given = [total, *pieces] if base is None else [total, *pieces, base]
+        kernel = getattr(library(PASSES), "sketch_weighted", None)
+        weight, out = scaled
+        given = [total, *pieces, *(v for v in (base, out) if v is not None)]
         lent = None if kernel is None else host_rows(given)
         kinds = bytes((FLOAT64, *[FLOAT32] * (len(given) - 1)))
         if kernel is None or lent is None or lent[1] != kinds:
             return False
         sums, *parts = lent[0]
+        target = None if out is None else parts.pop()
         less = np.empty(0, np.float32) if base is None else parts.pop()
-        kernel(parts, less, begin, self.size, *rows, _signs(self.size), sums)
+        table = _signs(self.size)
+        kernel(parts, less, begin, self.size, *rows, table, sums, weight, target)
         return True
 
     def _rows(

@@ -22,7 +22,7 @@ from hewfl.aggregators import PREAGGREGATIONS
 from hewfl.core.plugins import absolute_name, is_file
 from hewfl.core.toml_records import from_table, path, to_table, write_toml
 from hewfl.core.validation import check_fields, invalid
-from hewfl.data.partition import GROUP as PARTITIONS_GROUP
+from hewfl.data.partitions import GROUP as PARTITIONS_GROUP
 from hewfl.errors import DataError, InvalidInputError
 from hewfl.experiments.method_spec import GROUP as METHODS_GROUP
 from hewfl.experiments.method_spec import (

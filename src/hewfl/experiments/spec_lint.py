@@ -11,7 +11,7 @@ from typing import Any
 from hewfl.core.plugins import is_user_code
 from hewfl.core.validation import invalid
 from hewfl.data import CATALOGUE
-from hewfl.data.partition import DIRICHLET_KINDS, GROUP, PER_CLIENT_KINDS
+from hewfl.data.partitions import DIRICHLET_KINDS, GROUP, PER_CLIENT_KINDS
 from hewfl.experiments.method_spec import MethodSpec
 from hewfl.experiments.spec import Spec
 from hewfl.experiments.spec_sections import ZOO, ProblemSpec

@@ -30,7 +30,7 @@ from hewfl.core.validation import (
     check_fields,
     invalid,
 )
-from hewfl.data.partition import GROUP, KINDS, PartitionSpec
+from hewfl.data.partitions import GROUP, KINDS, PartitionSpec
 from hewfl.federation import (
     AnyParticipation,
     ChoiceSteps,

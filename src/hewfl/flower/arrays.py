@@ -19,6 +19,9 @@ from hewfl.core.validation import Array as Vector
 from hewfl.core.validation import invalid
 from hewfl.server.array_layout import ArrayLayout, root_vector, split_arrays
 
+_SORTED = 2**18
+"""Numbers of all clients whose medians are taken at a time."""
+
 
 def layout_of(record: ArrayRecord) -> ArrayLayout:
     """The layout of a model, all of whose arrays of real numbers are parameters.
@@ -49,11 +52,14 @@ def median_buffers(
         layout: of these arrays.
         rows: of each client, its arrays as vectors.
     """
-    arrays = {}
-    for k, (name, shape, _, kind) in enumerate(layout.parts()):
-        median = np.median(np.stack([row[k] for row in rows]), axis=0)
-        after = median.reshape(shape).astype(kind)
-        arrays[name] = Array(kind, shape, "numpy.ndarray", to_npy_bytes(after))
+    arrays, block = {}, max(1, _SORTED // max(1, len(rows)))
+    for k, (name, shape, place, kind) in enumerate(layout.parts()):
+        after = np.empty(place.stop - place.start, kind)
+        for lo in range(0, len(after), block):  # no copy of all replies
+            part = np.stack([row[k][lo : lo + block] for row in rows])
+            after[lo : lo + block] = np.median(part, axis=0, overwrite_input=True)
+        data = to_npy_bytes(after.reshape(shape))
+        arrays[name] = Array(kind, shape, "numpy.ndarray", data)
     return arrays
 
 

@@ -64,3 +64,8 @@ def read_count(metrics: Any, key: str, *, least: int = 1, most: int = MAX_COUNT)
         rule = f"a whole number from {least} to {most}"
         raise invalid(f'"{key}"', rule, repr(value))
     return int(value)
+
+
+def is_steps_reported(content: RecordDict) -> bool:
+    """Whether a reply says how many local steps were taken."""
+    return any(STEPS_DONE in record for record in content.metric_records.values())

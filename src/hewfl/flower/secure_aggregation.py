@@ -29,7 +29,7 @@ from hewfl.core.algorithm import Modelled
 from hewfl.core.array_types import Bool, Float64
 from hewfl.core.round import Round
 from hewfl.core.validation import Array, Mask, invalid
-from hewfl.displacements.dense import matrix_round
+from hewfl.displacements.chunked import ChunkedDisplacements
 from hewfl.errors import HewError
 from hewfl.flower import messages as keys
 from hewfl.flower.arrays import flat_views, to_record
@@ -240,7 +240,9 @@ def finish_two_phase_round(
         return Outcome(state, "refused", NO_SECOND_REPLY)
     one = np.zeros(1, dtype=np.int64)  # the sum is the displacement of one client
     alone = (round_.cohort.only(one), round_.plan.only(one))
-    step = matrix_round(state.anchor, sums[0][None] / share, *alone)
+    total = np.ascontiguousarray(sums[0], dtype=np.float64)
+    total /= share
+    step = Round(state.anchor, ChunkedDisplacements(((total,),)), *alone)
     mean = Entry(as_algorithm(Mean()), entry.server_step)
     outcome = finish_round(mean, replace(state, algorithm=None), step, fits=fits)
     if outcome.decision is None:

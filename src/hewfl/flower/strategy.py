@@ -36,7 +36,7 @@ from hewfl.flower.arrays import (
     to_vector,
 )
 from hewfl.flower.client_registry import ClientNumbers
-from hewfl.flower.messages import log, metrics_and_size
+from hewfl.flower.messages import is_steps_reported, log, metrics_and_size
 from hewfl.flower.metrics import (
     drop_unusable,
     finite_numbers,
@@ -221,6 +221,7 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         self._numbers = ClientNumbers()
         self._clients = self._numbers.nodes
         self._capped: set[int] = set()
+        self._has_steps = self._said_steps = False
         self._state: ServerState | None = None
         self._opened: OpenRound | None = None
         self._note, self._measured = dict[str, Any](), dict[str, float]()
@@ -418,7 +419,7 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         contents = self._weigh([update.content for update in usable])
         mean = self.train_metrics_aggr_fn
         means = mean(contents, self.weighted_by_key) if contents else {}
-        has_steps = "steps" in self._needs or any(r.steps for r in opened.requests)
+        has_steps = self._has_steps or any(r.steps for r in opened.requests)
         self._note, metrics = round_metrics(
             cohort, outcome, excluded, means, has_steps=has_steps
         )
@@ -435,10 +436,23 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         self, opened: OpenRound, replies: Iterable[Message]
     ) -> tuple[list[ClientUpdate], list[Exclusion]]:
         """Usable updates in client order, and why the other replies are not."""
-        key, steps = self.weighted_by_key, "steps" in self._needs
+        replies, key = list(replies), self.weighted_by_key
+        self._has_steps = steps = self._are_steps_known(replies)
         return read_replies(
             opened, replies, self._clients, size_key=key, needs_steps=steps
         )
+
+    def _are_steps_known(self, replies: Sequence[Message]) -> bool:
+        """Whether the aggregator uses steps, and most clients report them if it may."""
+        if "steps" not in self._needs & self.entry.algorithm.demands.optional:
+            return "steps" in self._needs
+        contents = [reply.content for reply in replies if reply.has_content()]
+        known = sum(is_steps_reported(content) for content in contents)
+        if contents and 2 * known <= len(contents) and not self._said_steps:
+            self._said_steps = True
+            text = '%s counts one step for each client: few report "%s"'
+            log.warning(text, self.entry.name, keys.STEPS_DONE)
+        return 2 * known > len(contents)
 
     def _require_steps(
         self,
@@ -496,9 +510,9 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         self, updates: list[ClientUpdate]
     ) -> tuple[list[ClientUpdate], list[Exclusion]]:
         """Updates of plausible length that moved, and why the others are left out."""
-        uses_steps = "steps" in self._needs
+        ratio, uses_steps = self.max_norm_ratio, self._has_steps
         idle = idle_updates(updates)
-        bad = implausible_updates(updates, self.max_norm_ratio, uses_steps=uses_steps)
+        bad = implausible_updates(updates, ratio, uses_steps=uses_steps)
         out = [Exclusion(updates[k].node, "idle", v) for k, v in idle.items()]
         out += [Exclusion(updates[k].node, "implausible", v) for k, v in bad.items()]
         left = bad.keys() | idle.keys()
@@ -552,8 +566,11 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         base: Any,
     ) -> Outcome:
         """Decide and step; the state is unchanged if the round is rejected."""
-        anchor, fits = opened.x.astype(np.float64), opened.layout.fits
-        state = replace(self.state, anchor=anchor)
+        x = base if self.phases == 1 else to_vector(opened.layout, opened.arrays)
+        anchor, fits = x.astype(np.float64), opened.layout.fits
+        del x
+        # what Flower handed over is the model; the last one takes no memory any more
+        self._state = state = replace(self.state, anchor=anchor)
         if "clients" in self._needs:  # nodes that are new have no memory yet
             rule, d = self.entry.algorithm, len(anchor)
             fresh = rule.init(cohort.population, d, None)

@@ -297,6 +297,7 @@ class Method:
             gradients=start == "gradient",
             variates=start is not None,
             worker_momentum=getattr(self.local, "worker_momentum", 0.0),
+            optional=self.aggregator.optional,
         )
 
     def init(self, n: int, d: int, gradients: FirstGradients) -> Any:

@@ -6,7 +6,7 @@ lower case ("geometric-median"). A name of an aggregator is a method too: local 
 comes from the fields beside it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -24,10 +24,12 @@ from hewfl.algorithms.hew_control import HewControl
 from hewfl.algorithms.hew_het import HewHet
 from hewfl.algorithms.hew_hom import HewHom
 from hewfl.core.algorithm import Algorithm
+from hewfl.core.toml_records import from_table
 from hewfl.core.validation import format_value, invalid
 from hewfl.methods import presets
 from hewfl.methods.method import ClientTraining, Method
-from hewfl.server.state import check_algorithm
+from hewfl.server.server_step import ServerStep
+from hewfl.server.state import Entry, check_algorithm
 
 ALGORITHMS: dict[str, type[Any]] = {
     "HewHom": HewHom,
@@ -157,3 +159,32 @@ def require_client_training(method: Algorithm[Any]) -> None:
     if getattr(local, "prox", 0.0) > 0 or getattr(local, "at_anchor", False):
         rule = "one that leaves local steps to clients, without `prox` or `at_anchor`"
         raise invalid("aggregator", rule, method.name)
+
+
+def client_entry(
+    aggregator: object, options: Mapping[str, Any], server_step: Mapping[str, Any]
+) -> Entry:
+    """What decides where clients train by themselves, from names and tables alone.
+
+    Args:
+        aggregator: a name of `hewfl.aggregators.NAMES`.
+        options: fields of the aggregator.
+        server_step: fields of `ServerStep`.
+
+    Returns:
+        The entry.
+
+    Raises:
+        InvalidInputError: there is no such name or field, a value is out of range, or
+            such clients cannot serve it.
+    """
+    if not isinstance(aggregator, str):
+        rule = "a name; `options` are its fields"
+        raise invalid("aggregator", rule, format_value(aggregator))
+    algorithm = as_algorithm(make(aggregator, **options))
+    require_available(algorithm)
+    step = from_table(ServerStep, server_step, "server_step")
+    if step.average is not None or step.has_search:
+        rule = "without `average` and `line_search_samples`"
+        raise invalid("server_step", rule, dict(server_step))
+    return Entry(algorithm, step)

@@ -13,6 +13,7 @@ from math import prod
 from typing import Any, final
 
 import numpy as np
+from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
 from hewfl.core.array_types import Float
@@ -57,6 +58,38 @@ class ArrayLayout:
             end = begin + prod(shape)
             yield name, shape, slice(begin, end), kind
             begin = end
+
+    def vector(self, arrays: Mapping[str, Any]) -> Float[Array, " d"]:
+        """The arrays of a model or of a client as one vector; a copy.
+
+        Args:
+            arrays: by name, of any array library.
+
+        Raises:
+            InvalidInputError: one is missing, or has another shape or kind.
+        """
+        vector = np.empty(self.d, self.dtype)
+        for name, shape, place, _ in self.parts():
+            array = to_host(arrays[name]) if name in arrays else None
+            if array is None or array.shape != shape or array.dtype.kind != "f":
+                got = None if array is None else f"{array.dtype}, shape {array.shape}"
+                raise invalid(f'array "{name}"', f"of real numbers, shape {shape}", got)
+            with np.errstate(over="ignore"):  # what is not finite is found later
+                vector[place] = array.reshape(-1)
+        return vector
+
+    def arrays(
+        self, vector: Float[Array, " d"], like: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """The arrays of a vector, of the library and precision of those of a model."""
+        arrays = {}
+        with np.errstate(over="ignore"):  # callers check that the vector fits
+            for name, shape, place, _ in self.parts():
+                xp, part = array_namespace(like[name]), vector[place].reshape(shape)
+                arrays[name] = xp.asarray(
+                    part.astype(part.dtype), dtype=like[name].dtype
+                )
+        return arrays
 
     def fits(self, vector: Float[Array, " d"]) -> bool:
         """Whether a vector is finite in the precision it is sent in."""

@@ -15,9 +15,11 @@ the truth or a lie. So its effect is bounded by a share of the whole,
     m_i ≤ max_share · Σ_j m_j             larger sizes are lowered to this share
 """
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 
-from hewfl.core.array_types import Bool, Float64, Int64
+from hewfl.core.array_types import Bool, Float, Float64, Int64
 from hewfl.core.validation import Array, Ints, Mask
 
 MAX_STEP_RATIO = 4.0
@@ -64,6 +66,44 @@ def implausible_lengths(
     return reasons
 
 
+def unusable_updates(
+    updates: Sequence[tuple[Float[Array, " d"], Float[Array, " k"]]],
+    max_norm_ratio: float,
+    steps: Int64[Ints, " s"] | None = None,
+) -> dict[int, tuple[str, str]]:
+    """The displacements that cannot be aggregated: the kind of fault, and the reason.
+
+    Args:
+        updates: Δ_i, where clients choose their work: one that did not move is idle;
+            and what else the client sent, which must be finite.
+        max_norm_ratio: largest length over the median.
+        steps: H_i, where clients report them and the aggregator uses them.
+
+    >>> unusable_updates([(np.ones(2), np.ones(0)), (np.zeros(2), np.ones(0))], 10.0)
+    {1: ('idle', 'it returned the model that was sent')}
+    """
+    reasons = {}
+    for i, parts in enumerate(updates):
+        bad = sum(int((~np.isfinite(part)).sum()) for part in parts)
+        if bad:
+            reasons[i] = ("not-finite", f"{bad} entries are not finite")
+    usable = np.array(
+        [i for i in range(len(updates)) if i not in reasons], dtype=np.int64
+    )
+    with np.errstate(all="ignore"):  # finite entries may have squares that are not
+        wide = (updates[i][0].astype(np.float64) for i in usable)
+        lengths = np.array([np.sqrt(row @ row) for row in wide])
+    if lengths.any():
+        text = "it returned the model that was sent"
+        reasons |= {
+            int(usable[k]): ("idle", text) for k in np.flatnonzero(lengths == 0)
+        }
+    known = None if steps is None else steps[usable]
+    for k, reason in implausible_lengths(lengths, max_norm_ratio, known).items():
+        reasons[int(usable[k])] = ("implausible", reason)
+    return reasons
+
+
 def implausible_metrics(values: Float64[Array, " s"]) -> Bool[Mask, " s"]:
     """Which values of one metric are far above those of the other clients.
 
@@ -72,6 +112,29 @@ def implausible_metrics(values: Float64[Array, " s"]) -> Bool[Mask, " s"]:
     """
     sizes = np.abs(values)
     return sizes > MAX_METRIC_RATIO * max(1.0, lower_median(sizes))
+
+
+def plausible_means(
+    reported: Sequence[Mapping[str, float]], sizes: Float64[Array, " s"]
+) -> dict[str, float]:
+    """Means of the metrics that most clients report, without implausible values.
+
+    Args:
+        reported: finite numbers by name, of each client.
+        sizes: what each client counts as.
+
+    >>> plausible_means([{"loss": 1.0}, {"loss": 3.0}, {"loss": 1e9}], np.ones(3))
+    {'loss': 2.0}
+    """
+    means = {}
+    for key in dict.fromkeys(key for metrics in reported for key in metrics):
+        held = [k for k, metrics in enumerate(reported) if key in metrics]
+        values = np.array([reported[k][key] for k in held])
+        usable = ~implausible_metrics(values)
+        weights = sizes[held][usable]
+        if 2 * len(held) > len(reported) and weights.size:
+            means[key] = float(weights @ values[usable] / weights.sum())
+    return means
 
 
 def cap_shares(sizes: Float64[Array, " s"], max_share: float) -> Float64[Array, " s"]:

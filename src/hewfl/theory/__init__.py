@@ -54,13 +54,12 @@ range, or does not broadcast, raises `InvalidInputError`; docstrings name other 
 """
 
 from hewfl.theory.appendix.surrogate_controls import surrogate
-from hewfl.theory.certificates import certify
+from hewfl.theory.certificates import certify, improvements
 from hewfl.theory.designer import design
-from hewfl.theory.homogeneous import pathwise_bound
 from hewfl.theory.noise import noise_optimal
 from hewfl.theory.one_step_bound import one_step, situation
+from hewfl.theory.post_local import pathwise_bound
 from hewfl.theory.recursion import Recursion, Trajectory
-from hewfl.theory.sensitivity import improvements
 from hewfl.theory.statement import Hypothesis, Rate
 from hewfl.theory.systems import Case, System
 from hewfl.theory.theorem_table import theorem, theorems

@@ -28,10 +28,9 @@ from hewfl.control.tracking import (
     server_move,
     tracking_after,
 )
-from hewfl.core.array_types import Bool, Float64
+from hewfl.core.array_types import Float64
 from hewfl.core.broadcasting import broadcasting
-from hewfl.core.validation import Array, ArrayLike, Ints, Mask, nonnegatives
-from hewfl.theory.recursion import Recursion
+from hewfl.core.validation import Array, ArrayLike, nonnegatives
 from hewfl.theory.statement import Hypothesis, all_hold
 from hewfl.theory.systems import Case, System, client_mask
 from hewfl.theory.theorem_table import theorem
@@ -44,6 +43,8 @@ _SEARCHED = 5_000
 """Rounds iterated for each amplitude of a search."""
 _REST = 256
 """Periods after which a bound that has not moved counts as at rest."""
+_Law = tuple[float, float, float]
+"""(A, B, C) of a bound A + B u + C Q."""
 
 
 @broadcasting
@@ -91,20 +92,12 @@ def propagated_tracking(
 @final
 @dataclass(frozen=True, slots=True)
 class _Phase:
-    """A round of the rotation on plain numbers.
+    """A round of the rotation on plain numbers."""
 
-    Attributes:
-        gap: (a, β, γ, δ).
-        law: (A, B, C) of those who take part.
-        move: (A, B, C) of the server's move D.
-        present: which groups of clients take part; None in the worst absence, where the
-            k-th number is about clients absent for k rounds.
-    """
-
-    gap: tuple[float, float, float, float]
-    law: tuple[float, float, float]
-    move: tuple[float, float, float]
-    present: tuple[bool, ...] | None
+    gap: tuple[float, float, float, float]  # (a, β, γ, δ)
+    law: _Law  # of those who take part
+    move: _Law  # of the server's move D
+    present: tuple[bool, ...] | None  # groups that take part; None: the worst absence
 
 
 @final
@@ -117,21 +110,14 @@ class AbsentClients:
     a, β, γ, δ are those of th:sur-cvx for the clients of the round. A rotation names
     the clients of each round and starts again after the last. The worst absence is over
     all sequences of S clients, known before the draws, that leave no client out for
-    more than K rounds in a row. Each round then counts S clients with the largest noise
-    and the longest horizon of all.
-
-    Attributes:
-        phases: of a rotation, one for each round; one for the worst absence.
-        start: u_0, and Q_i,0 of each group of clients.
-        cap: f̄.
-        ball: (√M + 2LR)² and (2LR)², the most that Q and D can be.
-        hypotheses: the conditions under which all of them are bounds.
+    more than K rounds in a row: each round counts S clients with the largest noise and
+    the longest horizon of all, and the k-th Q_i is that of clients absent for k rounds.
     """
 
     phases: tuple[_Phase, ...]
-    start: tuple[float, tuple[float, ...]]
-    cap: float
-    ball: tuple[float, float]
+    start: tuple[float, tuple[float, ...]]  # u_0, and Q_i,0 of each group of clients
+    cap: float  # f̄
+    ball: tuple[float, float]  # (√M + 2LR)² and (2LR)², the most that Q and D can be
     hypotheses: tuple[Hypothesis, ...]
 
     def gaps(self) -> Iterator[float]:
@@ -188,86 +174,53 @@ def absent_clients(
 ) -> AbsentClients:
     """The bounds of Algorithm 1 for the participation of a case.
 
-    Args:
-        case: of one configuration, with `rotation`, or else with `active` and, unless
-            clients may stay away for ever, `absence`.
-        amplitude: ϑ, the end of the box of amplitudes.
-        variant: the set of constants.
-
-    Returns:
-        The recursion of gap and tracking errors.
+    The case is of one configuration, with `rotation`, or else with `active` and, unless
+    clients may stay away for ever, `absence`. The box of amplitudes ends at ϑ.
     """
     system, (gap, tracking) = case.system, case.start
+    H, b, v2 = (
+        np.asarray(x) for x in (system.horizon, system.batch_size, system.variance)
+    )
+    phases: list[_Phase] = []
+    hypotheses: list[Hypothesis] = []
+
+    def add_phase(part: System, present: tuple[bool, ...] | None) -> None:
+        k = theorem("comparator", part, amplitude=amplitude, variant=variant)
+        assert not k.flows
+        move = server_move(amplitude, part.noise, part.L, variant="sharp")
+        a, beta, gamma, delta = (float(x) for x in k.coefficients[:4])
+        law = (a, beta, gamma, delta)
+        phases.append(_Phase(law, _numbers(k.tracking), _numbers(move), present))
+        hypotheses.extend(k.hypotheses)
+
     if case.rotation is None:
-        recursions = [_worst_recursion(case, amplitude, variant)]
-        ages = 1 if case.absence is None else case.absence + 1
-        phases = [_phase(recursions[0], amplitude, None)]
-        groups = ages
+        groups = 1 if case.absence is None else case.absence + 1
+        worst = system.noise.max() * H.max() * (1 + 2.0**-50)  # rounding must not lower
+        counts = [case.participants]
+        add_phase(System(system.L, system.R, [H.max()], [1], [worst], counts), None)
     else:
-        here = rotation_mask(case)
-        patterns = np.unique(here, axis=1)
-        recursions, phases, groups = [], [], patterns.shape[1]
-        for row, present in zip(here, patterns, strict=True):
-            clients = np.flatnonzero(row)
-            if not len(clients):  # changes nothing (E-06)
+        here = np.array([np.isin(np.arange(system.n), r) for r in case.rotation])
+        patterns = np.unique(here, axis=1)  # of clients that come and go together
+        groups = patterns.shape[1]
+        for row, pattern in zip(here, patterns, strict=True):
+            if row.any():
+                part = System(system.L, system.R, H[row], b[row], v2[row])
+                add_phase(part, tuple(map(bool, pattern)))
+            else:  # a round without clients changes nothing (E-06)
                 still = (0.0, 0.0, 0.0)
                 phases.append(_Phase((0.0, *still), still, still, (False,) * groups))
-                continue
-            recursions.append(_recursion_of(system, clients, amplitude, variant))
-            phases.append(_phase(recursions[-1], amplitude, tuple(map(bool, present))))
     M, L, R = system.noise.max(), float(system.L), float(system.R)
     return AbsentClients(
         tuple(phases),
         (float(gap), (float(tracking),) * groups),
         float(system.cap),
         (float(ball_tracking(M, L, R)), (2 * L * R) ** 2),
-        tuple(h for recursion in recursions for h in recursion.hypotheses),
+        tuple(hypotheses),
     )
 
 
-def rotation_mask(case: Case) -> Bool[Mask, "rounds n"]:
-    """Which clients take part, a row for each round of the rotation."""
-    assert case.rotation is not None
-    mask = np.zeros((len(case.rotation), case.system.n), dtype=np.bool_)
-    for row, clients in zip(mask, case.rotation, strict=True):
-        row[list(clients)] = True
-    return mask
-
-
-def _phase(
-    recursion: Recursion, theta: float, present: tuple[bool, ...] | None
-) -> _Phase:
-    k, system = recursion, recursion.system
-    assert not k.flows
-    move = server_move(theta, system.noise, system.L, variant="sharp")
-    return _Phase(
-        (float(k.descent), float(k.growth), float(k.staleness), float(k.noise)),
-        _numbers(k.tracking),
-        _numbers(move),
-        present,
-    )
-
-
-def _numbers(law: Tracking) -> tuple[float, float, float]:
+def _numbers(law: Tracking) -> _Law:
     return float(law.noise), float(law.gap), float(law.tracking)
-
-
-def _recursion_of(
-    system: System, clients: Ints, theta: float, variant: Variant
-) -> Recursion:
-    """The recursion of the clients of a round."""
-    fields = (system.horizon, system.batch_size, system.variance)
-    H, b, v2 = (np.asarray(field)[clients] for field in fields)
-    part = System(system.L, system.R, H, b, v2)
-    return theorem("comparator", part, amplitude=theta, variant=variant)
-
-
-def _worst_recursion(case: Case, theta: float, variant: Variant) -> Recursion:
-    """The recursion of S clients, each with the largest M and the longest H of all."""
-    system, H = case.system, np.asarray(case.system.horizon).max()
-    v2 = system.noise.max() * H * (1 + 2.0**-50)  # rounding must not lower M
-    part = System(system.L, system.R, [H], [1], [v2], [case.participants])
-    return theorem("comparator", part, amplitude=theta, variant=variant)
 
 
 def best_absent_clients(
@@ -275,16 +228,9 @@ def best_absent_clients(
 ) -> tuple[float, float, float]:
     """The amplitude with the fewest rounds to a target, else the lowest bound.
 
-    Amplitudes on a grid are tried; twice, the neighbours of the best are refined.
-
-    Args:
-        case: as for `absent_clients`.
-        target: ε.
-        variant: the set of constants.
-
-    Returns:
-        The amplitude; the largest one tried whose bound falls below f̄, zero where
-        there is none; and the lowest bound of all.
+    Amplitudes on a grid are tried; twice, the neighbours of the best are refined. With
+    it come the largest one tried whose bound falls below f̄, zero where there is none,
+    and the lowest bound of all.
     """
     results: dict[float, tuple[float, float]] = {}
     points, largest = [10.0**k for k in np.arange(-4, 0, 0.25)], 0.0

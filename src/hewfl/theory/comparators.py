@@ -41,32 +41,21 @@ def comparator_coefficients(
     variant: Variant = "paper",
     printed: bool = False,
 ) -> Recursion:
-    """The recursion of fixed controls (def:cvx-comp, eq:cvx-rec-main, E-08).
+    """The recursion of (u, χ) under fixed controls (def:cvx-comp, eq:cvx-rec-main).
 
         a = Σ w_i A_i/(1 + A_i f̄)
         β = Σ w_i ρ_i + (L/2) Σ w_i² κ_i   at (u, χ, M) = (1, 0, 0)
         γ, δ                               the same at (0, 1, 0) and (0, 0, M)
 
-    with the ρ and κ in force. As printed, they are taken from an earlier ρ and κ:
+    with the ρ and κ in force. As printed, they are of an earlier ρ and κ (E-08):
 
         β = 96 Σ w_i θ_i² + 32 Σ w_i² θ_i⁴
         γ = (256/L) Σ w_i θ_i + (64/L) Σ w_i² θ_i⁴
         δ = (32/L) Σ w_i θ_i² M_i + (16/L) Σ w_i² θ_i² M_i
 
     which is far larger for small θ and false above θ = ln(4)/2. Where "absorbed" makes
-    A_i negative, its growth 4f̄|A_i|u counts in β.
-
-    Args:
-        system: the constants.
-        weights: w, clients last.
-        amplitudes: θ_i ≥ 0, clients last, or one for all.
-        box_end: θ̄, the largest amplitude the optimised controller may play; by default
-            the comparator's largest.
-        variant: the set of constants.
-        printed: the paper's coefficients; only with variant "paper".
-
-    Returns:
-        The recursion of (u, χ).
+    A_i negative, its growth 4f̄|A_i|u counts in β. The box of the optimised controller
+    ends at θ̄, by default the largest θ_i.
     """
     w = simplex_weights("weights", weights)
     theta = np.atleast_1d(nonnegatives("amplitudes", amplitudes))
@@ -75,19 +64,18 @@ def comparator_coefficients(
     A = descent_coefficient(theta, situation(system, 0, 0), variant)
     f = system.cap[..., None]
     fall, rise = np.maximum(A, 0), np.maximum(-A, 0)
-    cost = (
+    beta, gamma, delta = (
         _printed_cost(system, w, theta) if printed else _cost(system, w, theta, variant)
     )
     largest = theta.max(-1)
     top = np.asarray(largest if box_end is None else nonnegatives("box_end", box_end))
-    a = np.asarray((w * fall / (1 + fall * f)).sum(-1))
     return Recursion(
         "th:sur-cvx",
         system,
-        descent=a,
-        growth=np.asarray(cost[0] + (w * 4 * f * rise).sum(-1)),
-        staleness=np.asarray(cost[1]),
-        noise=np.asarray(cost[2]),
+        descent=np.asarray((w * fall / (1 + fall * f)).sum(-1)),
+        growth=np.asarray(beta + (w * 4 * f * rise).sum(-1)),
+        staleness=gamma,
+        noise=delta,
         tracking=predictable_tracking(
             top, system.noise, system.horizon, system.L, variant=variant
         ),
@@ -126,19 +114,16 @@ def _cost(
     system: System, w: Array, theta: Array, variant: Variant
 ) -> tuple[Array, Array, Array]:
     """β, γ, δ: Σ w_i ρ_i + (L/2) Σ w_i² κ_i is linear in (u, χ, M)."""
-    quiet, controls = replace(system, variance=0.0), (w, theta)
-    return (
-        _cost_at(situation(quiet, 1, 0), controls, variant),
-        _cost_at(situation(quiet, 0, 1), controls, variant),
-        _cost_at(situation(system, 0, 0), controls, variant),
-    )
 
+    def cost(at: Situation) -> Array:
+        rho = mean_penalty(theta, at, variant)
+        kappa = variance_bound(theta, at, variant)
+        risk = at.smoothness / 2 * (w / at.count) * kappa
+        return np.asarray((w * (rho + risk)).sum(-1))
 
-def _cost_at(at: Situation, controls: tuple[Array, Array], variant: Variant) -> Array:
-    w, theta = controls
-    rho, kappa = mean_penalty(theta, at, variant), variance_bound(theta, at, variant)
-    risk = at.smoothness / 2 * (w / at.count) * kappa
-    return np.asarray((w * (rho + risk)).sum(-1))
+    quiet = replace(system, variance=0.0)
+    ends = (situation(quiet, 1, 0), situation(quiet, 0, 1), situation(system, 0, 0))
+    return cost(ends[0]), cost(ends[1]), cost(ends[2])
 
 
 def _printed_cost(system: System, w: Array, theta: Array) -> tuple[Array, Array, Array]:

@@ -40,8 +40,7 @@ def noise_of_mean(system: System, weights: ArrayLike) -> Reals:
 
 def uniform_mean_noise(system: System) -> Reals:
     """V̄₁ = (1/n) Σ M_i."""
-    m = system.multiplicity
-    return np.asarray((m * (system.noise / system.n)).sum(-1))
+    return np.asarray((system.multiplicity * (system.noise / system.n)).sum(-1))
 
 
 def uniform_noise_of_mean(system: System) -> Reals:
@@ -82,17 +81,10 @@ def noise_optimal_level(system: System) -> Reals:
 def best_comparator(linear: ArrayLike, quadratic: ArrayLike) -> Float64[Array, "... n"]:
     """The weights of least noise term, by the threshold law (erratum E-15).
 
-        a = argmin over a ∈ Δ_n of  Σ a_i l_i + a_i² q_i
+        a = argmin over a ∈ Δ_n of  Σ a_i l_i + a_i² q_i,     q ≥ 0, clients last
 
     For δ^het(a) = p V₁(a) + q V₂(a) take l_i = p M_i and q_i = q M_i: never worse than
     a*, which is best for V₂ alone.
-
-    Args:
-        linear: l, clients last.
-        quadratic: q ≥ 0, clients last.
-
-    Returns:
-        a, clients last.
     """
     first, second = as_float64("linear", linear), nonnegatives("quadratic", quadratic)
     both = broadcast({"linear": first, "quadratic": second})

@@ -63,11 +63,7 @@ def situation(
 
 @broadcasting
 def executable_system(system: System, proxies: ArrayLike) -> System:
-    """The system with proxies v̂_i² for v_i²: J of it is J^ex, and J^id ≤ J^ex.
-
-    Raises:
-        InvalidInputError: a proxy is below its variance.
-    """
+    """The system with proxies v̂_i² ≥ v_i²: J of it is J^ex, and J^id ≤ J^ex."""
     v2, proxy = np.asarray(system.variance), as_float64("proxies", proxies)
     if (proxy < v2).any():
         rule = "no smaller than the variances"
@@ -78,27 +74,16 @@ def executable_system(system: System, proxies: ArrayLike) -> System:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class OneStep:
-    """The certificate of a round and what it is made of.
+    """The certificate of a round and what it is made of."""
 
-    Attributes:
-        value: J, shape (*c).
-        change: J − U♯, negative where descent is certified.
-        descent: A_i, shape (*c, n) like all that follows.
-        decrease: s_i.
-        penalty: ρ_i.
-        risk: κ_i.
-        gain: μ_i = s_i − ρ_i.
-        hypotheses: the conditions, with the worst client's numbers.
-    """
-
-    value: Float64[Array, "*c"]
-    change: Float64[Array, "*c"]
-    descent: Float64[Array, "*c n"]
-    decrease: Float64[Array, "*c n"]
-    penalty: Float64[Array, "*c n"]
-    risk: Float64[Array, "*c n"]
-    gain: Float64[Array, "*c n"]
-    hypotheses: tuple[Hypothesis, ...]
+    value: Float64[Array, "*c"]  # J
+    change: Float64[Array, "*c"]  # J − U♯, negative where descent is certified
+    descent: Float64[Array, "*c n"]  # A_i
+    decrease: Float64[Array, "*c n"]  # s_i
+    penalty: Float64[Array, "*c n"]  # ρ_i
+    risk: Float64[Array, "*c n"]  # κ_i
+    gain: Float64[Array, "*c n"]  # μ_i = s_i − ρ_i
+    hypotheses: tuple[Hypothesis, ...]  # with the worst client's numbers
 
 
 @broadcasting
@@ -123,18 +108,23 @@ def one_step(
     """
     w, theta = _controls(controls, at)
     check_variant(variant)
+    parts = (
+        certificate.descent_coefficient,
+        certificate.certified_decrease,
+        certificate.mean_penalty,
+        certificate.variance_bound,
+    )
     A, s, rho, kappa = (
-        np.broadcast_to(formula(theta, at, variant), w.shape)
-        for formula in (
-            certificate.descent_coefficient,
-            certificate.certified_decrease,
-            certificate.mean_penalty,
-            certificate.variance_bound,
-        )
+        np.broadcast_to(part(theta, at, variant), w.shape) for part in parts
     )
     change = certificate.certified_change(w, theta, at, variant)
     J = np.asarray(np.minimum(at.gap, at.cap)[..., 0] + change)
-    return OneStep(J, change, A, s, rho, kappa, s - rho, _hypotheses(w, theta))
+    hypotheses = (
+        at_most("θ ≤ 1", theta.max(-1), 1.0),
+        at_most("0 ≤ w", 0.0, w.min(-1)),
+        at_most("|Σw − 1| ≤ 1e-9", np.abs(w.sum(-1) - 1), _SIMPLEX),
+    )
+    return OneStep(J, change, A, s, rho, kappa, s - rho, hypotheses)
 
 
 @broadcasting
@@ -151,15 +141,6 @@ def advantage(
 
     U♯ drops out before anything is subtracted. Γ ≥ 0 for every benchmark if the
     controls minimise J, as those of `hewfl.predictive_control` do.
-
-    Args:
-        controls: w and θ, clients last.
-        benchmark: w̄ and θ̄, likewise.
-        at: from `situation`.
-        variant: the set of constants.
-
-    Returns:
-        Γ, shape (*c).
     """
     check_variant(variant)
     ours, theirs = (
@@ -215,11 +196,3 @@ def _controls(controls: Controls, at: Situation) -> tuple[Array, Array]:
         raise invalid("weights", f"one for each of {clients[-1]} clients", w.shape[-1])
     shape = np.broadcast_shapes(w.shape, clients)
     return np.broadcast_to(w, shape), np.broadcast_to(theta, shape)
-
-
-def _hypotheses(w: Array, theta: Array) -> tuple[Hypothesis, ...]:
-    return (
-        at_most("θ ≤ 1", theta.max(-1), 1.0),
-        at_most("0 ≤ w", 0.0, w.min(-1)),
-        at_most("|Σw − 1| ≤ 1e-9", np.abs(w.sum(-1) - 1), _SIMPLEX),
-    )

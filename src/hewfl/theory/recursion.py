@@ -41,20 +41,9 @@ else:  # run-time type checks pass other values on to `one_whole` and its error
 _ABOUT_FLOOR = ("2am ≤ 1 + β", "a ≤ 1")
 """Hypotheses that compare numbers of the floor, which exist only where it does."""
 _LETTERS = ("a", r"\beta", r"\gamma", r"\delta", r"\bar f", "A", "B", "C")
-_LATEX = {
-    "≤": r"\le ",
-    "≥": r"\ge ",
-    "θ": r"\theta ",
-    "ϑ": r"\vartheta ",
-    "Λ": r"\Lambda ",
-    "β": r"\beta ",
-    "γ": r"\gamma ",
-    "μ": r"\mu ",
-    "ρ": r"\rho ",
-    "²": "^2",
-    "₀": "_0",
-    "Σ": r"\sum ",
-}
+_LATEX = {"≤": r"\le ", "θ": r"\theta ", "ϑ": r"\vartheta ", "Λ": r"\Lambda ",
+          "β": r"\beta ", "γ": r"\gamma ", "μ": r"\mu ", "ρ": r"\rho ", "²": "^2",
+          "₀": "_0"}  # fmt: skip
 NO_TRACKING = Tracking(np.zeros(()), np.zeros(()), np.zeros(()))
 """A = B = C = 0, for rules that use no control variates."""
 State = tuple[ArrayLike, ArrayLike]
@@ -84,14 +73,13 @@ class Trajectory:
 class Recursion:
     """Coefficients of g⁺ = min{f̄, D(g) + β g + γ q + δ} and q⁺ = A + B g + C q.
 
-    All have shape (*c), or (rounds, *c) for a schedule.
+    All have shape (*c), or (rounds, *c) for a schedule. They are attributes by the
+    letters of the paper too: `a`, `beta`, `gamma`, `delta`, `cap`, `A`, `B`, `C`.
 
     Examples:
-        >>> from hewfl.theory import System
-        >>> from hewfl.theory.homogeneous import PostLocal, homogeneous_coefficients
+        >>> from hewfl.theory import System, theorem
         >>> system = System(1.0, 1.0, [1] * 10, 1, 0.0)
-        >>> controls = PostLocal(0.25, 2.0)
-        >>> k = homogeneous_coefficients(system, controls, variant="sharp")
+        >>> k = theorem("hew-hom", system, amplitude=0.25, variant="sharp")
         >>> k.trajectory((0.5, 0.0), 2).gap.round(4)
         array([0.5   , 0.4848, 0.4706])
 
@@ -99,8 +87,8 @@ class Recursion:
         label: LaTeX label of the statement that `rate` evaluates.
         system: the constants; f̄ is its cap.
         descent: a.
-        growth: β.
-        staleness: γ.
+        growth: β; under the PL condition −a of the contraction.
+        staleness: γ, the cost of a unit of tracking error.
         noise: δ.
         tracking: A, B and C.
         hypotheses: the conditions under which both inequalities are true.
@@ -127,23 +115,28 @@ class Recursion:
 
     @property
     def a(self) -> Reals:
-        """a, the descent."""
+        """The descent a."""
         return self.descent
 
     @property
     def beta(self) -> Reals:
-        """β, the growth; −a of the contraction under the PL condition."""
+        """The growth β."""
         return self.growth
 
     @property
     def gamma(self) -> Reals:
-        """γ, the cost of a unit of tracking error."""
+        """The cost γ of a unit of tracking error."""
         return self.staleness
 
     @property
     def delta(self) -> Reals:
-        """δ, the noise."""
+        """The noise δ."""
         return self.noise
+
+    @property
+    def cap(self) -> Reals:
+        """The cap f̄ = LR²/2."""
+        return self.system.cap
 
     @property
     def A(self) -> Reals:  # noqa: N802 - the paper's letter
@@ -159,11 +152,6 @@ class Recursion:
     def C(self) -> Reals:  # noqa: N802 - the paper's letter
         """C of q⁺ = A + B g + C q."""
         return self.tracking.tracking
-
-    @property
-    def cap(self) -> Reals:
-        """f̄ = LR²/2."""
-        return self.system.cap
 
     @property
     def capped_descent(self) -> Reals:
@@ -182,17 +170,10 @@ class Recursion:
         return (*gap, chi.noise, chi.gap, chi.tracking)
 
     def step(self, state: State, solver_gap: ArrayLike = 0.0) -> tuple[Array, Array]:
-        """Bounds on gap and tracking error after one round.
+        """The bounds (g⁺, q⁺) after one round from (g, q).
 
         g is clipped at f̄, which lem:gap allows; below f̄, D(g) grows with g, so bounds
         may stand for g and q.
-
-        Args:
-            state: (g, q) before it.
-            solver_gap: ε.
-
-        Returns:
-            (g⁺, q⁺).
         """
         eps = validate_solver_gap(solver_gap)
         return self._step(self.coefficients, validate_state("state", state), eps)
@@ -200,7 +181,7 @@ class Recursion:
     def trajectory(
         self, start: State, rounds: Whole | None, *, solver_gap: ArrayLike = 0.0
     ) -> Trajectory:
-        """Bounds on gap and tracking error of all rounds.
+        """Bounds of rounds 0 to T from (g₀, q₀).
 
         Args:
             start: (g₀, q₀).
@@ -208,10 +189,7 @@ class Recursion:
             solver_gap: ε.
 
         Returns:
-            The bounds of rounds 0 to T.
-
-        Raises:
-            InvalidInputError: a negative number, or `rounds` None without a schedule.
+            The bounds of all rounds.
         """
         eps = validate_solver_gap(solver_gap)
         u, q, start_met = validate_start(start, self.cap)
@@ -223,17 +201,16 @@ class Recursion:
     def scalar_form(
         self, tracking: ArrayLike, solver_gap: ArrayLike = 0.0
     ) -> tuple[Array, Array, Array]:
-        """The scalar form u⁺ ≤ u − a u² + β u + d with q at its cap q̄.
+        """(a, β, d) of the scalar form u⁺ ≤ u − a u² + β u + d, q at its cap q̄ from q₀.
 
-        Args:
-            tracking: q₀.
-            solver_gap: ε.
-
-        Returns:
-            (a, β, d) with d = γ q̄ + δ + ε. Where γ = 0 the tracking error costs
-            nothing and needs no cap. d is NaN where q has none, C ≥ 1 (E-04).
+        d = γ q̄ + δ + ε. Where γ = 0 the tracking error costs nothing and needs no cap;
+        d is NaN where q has none, C ≥ 1 (E-04).
         """
-        stale = capped_tracking_cost(self.staleness, self.tracking, tracking, self.cap)
+        C, costs = self.C, self.staleness > 0
+        steady = replace(self.tracking, tracking=np.where(costs & (C < 1), C, 0.0))
+        q_bar = tracking_cap(steady, tracking, self.cap)
+        stale = np.where(costs, self.staleness * q_bar, 0.0)
+        stale = np.where(costs & (C >= 1), np.nan, stale)
         d = np.asarray(stale + self.noise + validate_solver_gap(solver_gap))
         return self.capped_descent, self.growth, d
 
@@ -279,8 +256,7 @@ class Recursion:
     @property
     def tracking_contracts(self) -> Hypothesis:
         """The hypothesis C < 1, which matters only where γ > 0."""
-        C = np.where(self.staleness > 0, self.tracking.tracking, 0.0)
-        return below("C < 1", C, 1.0)
+        return below("C < 1", np.where(self.staleness > 0, self.C, 0.0), 1.0)
 
     @property
     def floor(self) -> Reals:
@@ -313,15 +289,7 @@ class Recursion:
         return np.where((C < 1) & ~np.isnan(level), level, np.inf)
 
     def decrease(self, gap: Array, tracking: Array) -> Reals:
-        """The decrease of the bound in one round: g − (D(g) + β g + γ q + δ).
-
-        Args:
-            gap: g before the round.
-            tracking: q before the round.
-
-        Returns:
-            Negative where the bound rises.
-        """
+        """The fall g − (D(g) + β g + γ q + δ) of the bound in a round from (g, q)."""
         a, u = self.descent, gap
         fall = a * u * u / (1 + a * u) if self.flows else a * u * u
         stale = np.where(self.staleness > 0, self.staleness * tracking, 0.0)
@@ -337,9 +305,6 @@ class Recursion:
 
         Returns:
             a, not positive where nothing contracts.
-
-        Raises:
-            InvalidInputError: μ ≤ 0 or missing, or a recursion without σ.
         """
         if pl_constant is None:
             if (self.descent != 0).any():
@@ -353,37 +318,31 @@ class Recursion:
     def latex(self) -> str:
         """The recursion in LaTeX: symbols, numbers, and hypotheses with both sides.
 
-        Coefficients are rounded outward: a down, all others up.
+        All numbers are rounded outward: a and the right sides of hypotheses that hold
+        down, all others up.
 
         Returns:
             An `align*` environment for amsmath.
-
-        Raises:
-            InvalidInputError: several configurations at once.
         """
         sides = [x for h in self.hypotheses for x in (h.left, h.right)]
         if any(np.size(x) != 1 for x in (*self.coefficients, *sides)):
             raise invalid("recursion", "of one configuration", "several")
-        numbers = [float(x.item()) for x in self.coefficients]
         fall = r"\frac{g}{1 + a g}" if self.flows else "g - a g^2"
         lines = [
             rf"g_{{t+1}} &\le \min\{{\bar f,\ {fall} + \beta g + \gamma q + \delta\}},",
             r"q_{t+1} &\le A + B g + C q,",
         ]
-        named = list(zip(_LETTERS, numbers, strict=True))
+        named = list(
+            zip(_LETTERS, map(np.ndarray.item, self.coefficients), strict=True)
+        )
         if self.tracking is NO_TRACKING:
-            lines[0] = lines[0].replace(r" + \gamma q", "")
-            del lines[1]
+            lines = [lines[0].replace(r" + \gamma q", "")]
             named = [(x, y) for x, y in named if x not in (r"\gamma", "A", "B", "C")]
         for letter, number in named:
             text = format_lower(number) if letter == "a" else format_upper(number)
             lines.append(f"{letter} &= {_latex_number(text)},")
         for h in self.hypotheses:
-            relation = "<" if "<" in h.name else r"\le"
-            sign = relation if h.holds.all() else rf"\not{relation}"
-            left, right = (_latex_number(repr(x.item())) for x in (h.left, h.right))
-            sides_ = f"{left} {sign} {right}"
-            lines.append(rf"{_latex_name(h.name)} &\colon\quad {sides_},")
+            lines.append(rf"{_latex_name(h.name)} &\colon\quad {_latex_sides(h)},")
         body = " \\\\\n".join(lines).removesuffix(",") + "."
         return f"\\begin{{align*}}\n{body}\n\\end{{align*}}"
 
@@ -404,6 +363,20 @@ class Recursion:
             after = moved + stale + delta + eps
             following = A + B * u + C * q
         return np.asarray(np.minimum(cap, after)), np.asarray(following)
+
+
+def _latex_sides(h: Hypothesis) -> str:
+    """Both sides, rounded towards each other as far as the relation stays visible."""
+    left, right = h.left.item(), h.right.item()
+    sign, holds = "<" if "<" in h.name else r"\le", bool(h.holds.all())
+    low, high = (right, left) if holds else (left, right)
+    down, up = repr(low), repr(high)
+    for digits in range(3, 18):
+        if float(format_upper(high, digits)) < float(format_lower(low, digits)):
+            down, up = format_lower(low, digits), format_upper(high, digits)
+            break
+    shown = (up, sign, down) if holds else (down, rf"\not{sign}", up)
+    return f"{_latex_number(shown[0])} {shown[1]} {_latex_number(shown[2])}"
 
 
 def _latex_number(text: str) -> str:
@@ -450,17 +423,6 @@ def convex_rate(
         return rate
     extra = () if falls.holds.all() else (falls,)
     return mask_undefined(met, replace(rate, hypotheses=(*extra, *rate.hypotheses)))
-
-
-def capped_tracking_cost(
-    staleness: Reals, tracking: Tracking, start: ArrayLike, cap: Reals
-) -> Reals:
-    """The cost γ q̄ of a tracking error at its cap: 0 where γ = 0, NaN where C ≥ 1."""
-    C, costs = tracking.tracking, staleness > 0
-    unbounded = np.asarray(costs & (C >= 1))
-    steady = replace(tracking, tracking=np.where(costs & (C < 1), C, 0.0))
-    cost = np.where(costs, staleness * tracking_cap(steady, start, cap), 0.0)
-    return np.where(unbounded, np.nan, cost)
 
 
 def mask_undefined(met: Bool[Mask, "..."], rate: Rate, value: float = np.nan) -> Rate:

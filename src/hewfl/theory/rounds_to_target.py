@@ -3,7 +3,8 @@
 The closed rates leave the tracking error q at the cap it has for the largest gap. The
 recursion itself lets q fall with the gap, and arrives earlier, often many times. It is
 iterated (`first_round_at`), or bounded in stages where it takes too long
-(`rounds_in_stages`). All answers are rounds after which g ≤ ε for certain.
+(`rounds_in_stages`). All answers are rounds after which g ≤ ε for certain; infinite is
+never.
 """
 
 from collections.abc import Callable, Iterator
@@ -34,18 +35,11 @@ _LEVELS = 48
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class RoundsNeeded:
-    """Rounds to a target by the closed bound, by the recursion, and the fewest.
-
-    Attributes:
-        fewest: the smaller of both.
-        closed: by the closed rate.
-        iterated: by the recursion, iterated as far as `MOST_STEPS` and bounded in
-            stages beyond; infinite where there is no recursion.
-    """
+    """Rounds to a target by the closed bound, by the recursion, and the fewest."""
 
     fewest: Reals
     closed: Reals
-    iterated: Reals
+    iterated: Reals  # as far as `MOST_STEPS`, in stages beyond; ∞ without a recursion
 
 
 @broadcasting
@@ -53,14 +47,13 @@ def rounds_needed(curve: Curve, target: ArrayLike, *, least: int = 0) -> RoundsN
     """The fewest rounds to a target that the curve of a theorem certifies.
 
     `least` is the fewest rounds the closed bound is defined for. Answers are whole
-    numbers: 0 where the start meets the target, infinite for never and where a
-    hypothesis fails.
+    numbers: 0 where the start meets the target, infinite where a hypothesis fails.
     """
     goal, holds = positives("target", target), curve.rate(least).holds
-    closed = rounds_to(curve.rate, goal, least=least)
     # a start at the target needs no round, whatever the bound says
     met = np.asarray(curve.start[0]) <= goal
-    closed = np.where(holds, np.where(met, 0.0, closed), np.inf)
+    closed = np.where(met, 0.0, rounds_to(curve.rate, goal, least=least))
+    closed = np.where(holds, closed, np.inf)
     iterated = np.full(closed.shape, np.inf)
     if curve.recursion is not None:
         staged = rounds_in_stages(curve.recursion, curve.start, goal)[1]
@@ -76,20 +69,10 @@ def rounds_needed(curve: Curve, target: ArrayLike, *, least: int = 0) -> RoundsN
 def rounds_to(
     rate: Callable[[ArrayLike], Rate], target: ArrayLike, *, least: int = 0
 ) -> Reals:
-    """The fewest rounds after which a bound is at most a target.
+    """The fewest rounds after which a bound that does not rise is at most a target.
 
-    The bound must not rise with the rounds. The last number of rounds with the bound
-    still above the target is computed digit by digit, to the base 16, so that the
-    answer was itself evaluated.
-
-    Args:
-        rate: the bound; its hypotheses are ignored.
-        target: ε > 0, shape (*c).
-        least: the fewest rounds the bound is defined for.
-
-    Returns:
-        Whole numbers; infinite where the floor is not below the target, or where
-        `MOST_ROUNDS` do not suffice.
+    The last number of rounds with the bound still above the target is computed digit by
+    digit, to the base 16, so that the answer was itself evaluated.
 
     Examples:
         >>> from hewfl.theory.scalar import linear_rate
@@ -99,9 +82,9 @@ def rounds_to(
     goal, least = positives("target", target), one_whole("least", least)
     first = rate(least).value
     shape = np.broadcast_shapes(first.shape, goal.shape)
-    powers = 16.0 ** np.arange(12, -1, -1)
-    digits = expand_axes(np.arange(1.0, 16.0), shape)
-    reached = rate(least + expand_axes(powers, shape)).value <= goal
+    column = (-1, *[1] * len(shape))
+    powers, digits = 16.0 ** np.arange(12, -1, -1), np.arange(1.0, 16.0).reshape(column)
+    reached = rate(least + powers.reshape(column)).value <= goal
     late = np.full(shape, float(least))
     for power, soon in zip(powers, reached, strict=True):
         if (reached[0] & ~soon).any():  # else this digit is zero, or does not matter
@@ -140,8 +123,17 @@ def first_round_at(
     )
     rounds = np.full(limit.shape, np.inf)
     for c in np.ndindex(rounds.shape):
-        numbers = [float(x[c]) for x in columns]
-        rounds[c] = _first_round(numbers, recursion.flows, int(limit[c]))
+        *numbers, eps = (float(x[c]) for x in columns)
+        last = np.inf
+        gaps = islice(_gaps(numbers, recursion.flows), int(limit[c]) + 1)
+        for t, gap in enumerate(gaps):
+            if gap <= eps:
+                rounds[c] = t
+                break
+            if t % _REST == 0:
+                if gap == last:  # at rest above the target
+                    break
+                last = gap
     return rounds
 
 
@@ -152,24 +144,8 @@ def single_trajectory(recursion: Recursion, start: State, rounds: int) -> list[f
     return list(islice(_gaps(numbers, recursion.flows), rounds + 1))
 
 
-def _first_round(numbers: list[float], flows: bool, most: int) -> float:
-    """The first round at the target, the last of the numbers, of one configuration."""
-    *numbers, goal = numbers
-    last = np.inf
-    for t, u in enumerate(islice(_gaps(numbers, flows), most + 1)):
-        if u <= goal:
-            return float(t)
-        if u == last and t % _REST == 0:  # at rest above the target
-            break
-        last = u if t % _REST == 0 else last
-    return np.inf
-
-
 def _gaps(numbers: list[float], flows: bool) -> Iterator[float]:
-    """The bounds of all rounds, on Python's numbers.
-
-    For single values these are several times as fast as NumPy's.
-    """
+    """The bounds of all rounds, on Python's numbers: several times as fast as NumPy."""
     a, beta, gamma, delta, cap, A, B, C, u, q = numbers
     while True:
         yield u
@@ -198,22 +174,22 @@ def rounds_in_stages(
     stays below it, since φ(G') ≥ 0. Where the first stage does not fall because q₀ is
     too large, q is given time to fall to q* with the gap at its cap.
 
-    Returns:
-        The sum of all N as real numbers, smooth in the coefficients, which a search
-        can compare; and the sum of all N rounded up, which is certified. Both are 0
-        where the start meets the target, infinite where a stage does not fall.
+    Returned are the sum of all N as real numbers, smooth in the coefficients, which a
+    search can compare, and the sum of all N rounded up, which is certified. Both are 0
+    where the start meets the target, infinite where a stage does not fall.
     """
     goal = positives("target", target)
     u, q, _ = validate_start(start, recursion.cap)
-    parts = (*recursion.coefficients, u, q, goal)
-    shape = np.broadcast_shapes(*(x.shape for x in parts))
-    u, q, goal, cap = (np.broadcast_to(x, shape) for x in (u, q, goal, recursion.cap))
+    parts = np.broadcast_arrays(*recursion.coefficients, u, q, goal, recursion.cap)
+    u, q, goal, cap = parts[-4:]
     u = np.asarray(np.minimum(u, cap))
     real, whole = _stages(recursion, u, q, goal)
     stuck = np.isinf(real) & (q > _rest(recursion, u))
     if stuck.any():
         rest = _rest(recursion, cap)
-        wait = _wait(recursion, q, rest)
+        with np.errstate(all="ignore"):  # until the excess is a thousandth of the rest
+            wait = np.log(0.001 * rest / (q - rest)) / np.log(recursion.C)
+        wait = np.where(q > 1.001 * rest, np.where(wait > 0, wait, np.inf), 0.0)
         lowered = np.asarray(np.minimum(1.001 * rest, np.maximum(q, rest)))
         late, late_whole = _stages(recursion, cap, lowered, goal)
         real = np.where(stuck, wait + late, real)
@@ -227,7 +203,7 @@ def _stages(
 ) -> tuple[Array, Array]:
     real, whole = np.zeros(u.shape), np.zeros(u.shape)
     gamma = recursion.staleness
-    C = np.where(gamma > 0, recursion.tracking.tracking, 0.0)
+    C = np.where(gamma > 0, recursion.C, 0.0)
     levels = _levels(np.asarray(np.maximum(u, goal)), goal)
     wide, rests = np.asarray(levels[:-1] - levels[1:]), _rest(recursion, levels)
     with np.errstate(all="ignore"):  # a stage that does not fall takes for ever
@@ -257,21 +233,7 @@ def _levels(high: Array, goal: Array) -> Array:
 
 def _rest(recursion: Recursion, gap: Array) -> Array:
     """q* = (A + B g)/(1 − C), where the tracking error rests at a gap g."""
-    track = recursion.tracking
+    k = recursion
     with np.errstate(all="ignore"):
-        level = (track.noise + track.gap * gap) / (1 - track.tracking)
-    return np.where((recursion.staleness > 0) & (track.tracking < 1), level, 0.0)
-
-
-def _wait(recursion: Recursion, q: Array, rest: Array) -> Array:
-    """Rounds until the excess of q over its rest is a thousandth of the rest."""
-    C = recursion.tracking.tracking
-    with np.errstate(all="ignore"):
-        rounds = np.log(0.001 * rest / (q - rest)) / np.log(C)
-    far = q > 1.001 * rest
-    return np.where(far, np.where(rounds > 0, rounds, np.inf), 0.0)
-
-
-def expand_axes(values: Array, shape: tuple[int, ...]) -> Array:
-    """The values with an axis of length one for each axis of the configurations."""
-    return values.reshape(*values.shape, *[1] * len(shape))
+        level = (k.A + k.B * gap) / (1 - k.C)
+    return np.where((k.staleness > 0) & (k.C < 1), level, 0.0)

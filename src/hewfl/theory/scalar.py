@@ -3,7 +3,7 @@
     x⁺ ≤ x − ax² + βx + δ     `scalar_rate`   (lem:scalar)
     x⁺ ≤ (1 − a)x + δ         `linear_rate`   (lem:lin-scalar)
 
-The other scalar lemmas of Appendix A are in `hewfl.theory.appendix.scalar_lemmas`.
+The other scalar lemmas of Appendix A are in `hewfl.theory.appendix.lemmas`.
 """
 
 import numpy as np
@@ -66,25 +66,15 @@ def scalar_rate(
         x_T ≤ m + 1/(q⁻ᵀ/y_0 + (a/q)(q⁻ᵀ − 1)/(1 − q)).
 
     The paper drops q ≤ 1 and has 1/y_0 + aT below the bar, which is false for q > 1,
-    that is for m = 0 < β (E-07); see `printed_scalar_rate`.
-
-    Args:
-        start: x_0 ≥ 0.
-        a: positive.
-        beta: β ≥ 0.
-        delta: δ ≥ 0.
-        rounds: T.
-        level: m with am² ≥ βm + δ; by default the least positive one, that of
-            `scalar_floor`, for which q = 1 − √(β² + 4aδ) ≤ 1.
-
-    Returns:
-        The bound; vacuous where the floor is not below the start.
+    that is for m = 0 < β (E-07); see `printed_scalar_rate`. The `level` is any m with
+    am² ≥ βm + δ; by default the least positive one, that of `scalar_floor`, for which
+    q = 1 − √(β² + 4aδ) ≤ 1.
     """
     x0, T = nonnegatives("start", start), wholes("rounds", rounds)
     A, B, D = quadratic_coefficients(a, beta, delta)
+    above: tuple[Hypothesis, ...] = ()
     if level is None:
         m, r = scalar_floor(A, B, D), _root(A, B, D)
-        above: tuple[Hypothesis, ...] = ()
     else:
         m = nonnegatives("level", level)
         r = np.asarray(2 * A * m - B)
@@ -132,26 +122,14 @@ def closed_rate(
 def linear_rate(
     start: ArrayLike, a: ArrayLike, delta: ArrayLike, rounds: ArrayLike
 ) -> Rate:
-    """Geometric decay to m = δ/a (lem:lin-scalar).
+    """Geometric decay to m = δ/a (lem:lin-scalar); a larger m serves, to no advantage.
 
     x_T ≤ m + (1 − a)ᵀ (x_0 − m)₊     if x_{t+1} ≤ (1 − a)x_t + δ, 0 < a ≤ 1
-
-    A larger m serves too, to no advantage.
-
-    Args:
-        start: x_0 ≥ 0.
-        a: between 0 and 1.
-        delta: δ ≥ 0.
-        rounds: T.
-
-    Returns:
-        The rate; vacuous where its floor is not below the start.
     """
     x0, T = nonnegatives("start", start), wholes("rounds", rounds)
     A, D = positives("a", a), nonnegatives("delta", delta)
     m = np.asarray(D / A)
-    y = power(A, T) * np.maximum(x0 - m, 0)
-    value = np.where(T > 0, m + y, x0)
+    value = np.where(T > 0, m + power(A, T) * np.maximum(x0 - m, 0), x0)
     return rate_with_floor("lem:lin-scalar", value, m, x0, (at_most("a ≤ 1", A, 1.0),))
 
 

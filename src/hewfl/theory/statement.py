@@ -36,27 +36,21 @@ class Hypothesis:
 @broadcasting
 def at_most(name: str, left: ArrayLike, right: ArrayLike) -> Hypothesis:
     """The hypothesis left ≤ right."""
-    small, large = _sides(left, right)
+    small, large = (np.asarray(x, dtype=np.float64) for x in (left, right))
     return Hypothesis(name, small, large, np.asarray(small <= large))
 
 
 @broadcasting
 def below(name: str, left: ArrayLike, right: ArrayLike) -> Hypothesis:
     """The hypothesis left < right."""
-    small, large = _sides(left, right)
+    small, large = (np.asarray(x, dtype=np.float64) for x in (left, right))
     return Hypothesis(name, small, large, np.asarray(small < large))
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Bound:
-    """The bound of a lemma, and its conditions.
-
-    Attributes:
-        label: LaTeX label of the statement in the paper.
-        value: the bound.
-        hypotheses: the conditions, each with its numbers.
-    """
+    """The bound of a lemma, with its LaTeX label and its conditions."""
 
     label: str
     value: Reals
@@ -105,7 +99,3 @@ def all_hold(hypotheses: tuple[Hypothesis, ...]) -> Bool[Mask, "..."]:
     """Entry by entry, whether every hypothesis is met."""
     met = (hypothesis.holds for hypothesis in hypotheses)
     return np.asarray(reduce(np.logical_and, met, np.asarray(True)))
-
-
-def _sides(left: ArrayLike, right: ArrayLike) -> tuple[Reals, Reals]:
-    return np.asarray(left, dtype=np.float64), np.asarray(right, dtype=np.float64)

@@ -123,16 +123,7 @@ class System:
 
 @broadcasting
 def system_of(profiles: ClientProfile, bounds: ProblemBounds, *, n: int = 1) -> System:
-    """The system of the solvers' records; n copies where a profile is scalar.
-
-    Args:
-        profiles: H_i, b_i and v_i².
-        bounds: L and R.
-        n: number of clients, where a profile is one number for all.
-
-    Returns:
-        The system of one configuration.
-    """
+    """The system of the solvers' records; n copies where a profile is scalar."""
     n = int(wholes("n", n, least=1))
     fields = (profiles.horizon, profiles.batch_size, profiles.variance)
     arrays = np.broadcast_arrays(*(as_float64("profiles", f) for f in fields))
@@ -147,13 +138,6 @@ def is_homogeneous(sampling: Sampling, *, printed: bool = False) -> bool:
     from the pool that F averages. "fixed shards": the pool is shuffled and dealt once;
     given its shard a client sees ∇F_i ≠ ∇F, and no number of rounds averages that out
     (erratum E-14). The printed lemma counts shards as sufficient.
-
-    Args:
-        sampling: the source of the batches.
-        printed: the paper's lemma, which is false for shards.
-
-    Returns:
-        True where E[batch gradient] = ∇F for every client in every round.
     """
     if sampling not in _SAMPLINGS:
         raise invalid("sampling", f"one of {', '.join(_SAMPLINGS)}", repr(sampling))
@@ -245,17 +229,7 @@ class Case:
         return np.asarray(gap), np.asarray(tracking)
 
     def require(self, name: str) -> Reals:
-        """The value of a field that a statement needs.
-
-        Args:
-            name: of the field.
-
-        Returns:
-            Its value.
-
-        Raises:
-            InvalidInputError: it is None.
-        """
+        """The value of a field that a statement needs, which must not be None."""
         value = getattr(self, name)
         if value is None:
             raise invalid(name, "given", value)

@@ -23,20 +23,23 @@ from hewfl.core.validation import (
     positives,
 )
 from hewfl.theory.comparators import comparator_coefficients, least_noise_weights
-from hewfl.theory.heterogeneous import heterogeneous_coefficients
-from hewfl.theory.homogeneous import (
+from hewfl.theory.noise import best_comparator
+from hewfl.theory.post_local import (
     PostLocal,
+    heterogeneous_coefficients,
     homogeneous_coefficients,
     homogeneous_pl_rate,
 )
-from hewfl.theory.noise import best_comparator
-from hewfl.theory.pl import pl_rate
 from hewfl.theory.recursion import Closed, Recursion, State, mask_undefined
 from hewfl.theory.round_costs import Algorithm
-from hewfl.theory.similar_hessians import best_iterate_rate, higher_order
 from hewfl.theory.statement import Rate, at_most
 from hewfl.theory.systems import Case, System, is_homogeneous
-from hewfl.theory.uniform_controller import uniform_coefficients
+from hewfl.theory.uniform import (
+    best_iterate_rate,
+    higher_order,
+    pl_rate,
+    uniform_coefficients,
+)
 
 if TYPE_CHECKING:
     Form = Literal["printed", "paper", "sharp", "absorbed"]
@@ -57,11 +60,9 @@ LARGEST = 100.0
 class Curve:
     """A bound on the expected gap as a function of the rounds alone.
 
-    Attributes:
-        rate: the closed bound after so many rounds; infinite where it is undefined.
-        start: bounds on gap and tracking error at the start.
-        recursion: the recursion behind the closed bound; None for printed forms, which
-            are taken literally.
+    `rate` is the closed bound, infinite where it is undefined; `start` bounds gap and
+    tracking error at the start; `recursion` is behind the closed bound, None for
+    printed forms, which are taken literally.
     """
 
     rate: Callable[[ArrayLike], Rate]
@@ -74,14 +75,7 @@ class Curve:
         return self.floor_beside(self.rate(1))
 
     def floor_beside(self, rate: Rate) -> Reals:
-        """`floor`, where the closed rate is already computed.
-
-        Args:
-            rate: the closed bound.
-
-        Returns:
-            The lower of both floors.
-        """
+        """`floor`, where the closed rate is already computed."""
         if self.recursion is None:
             return rate.floor
         return np.asarray(np.minimum(rate.floor, self.recursion.floor))
@@ -89,36 +83,53 @@ class Curve:
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Theorem:
-    """A statement about many rounds.
+class Given:
+    """What a statement is evaluated at: the constants, and the controls.
 
-    Attributes:
-        label: its LaTeX label.
-        algorithm: the algorithm it is about, as `communication` names it.
-        about: the method and the assumption, in a few words.
-        title: the statement in words.
-        weights: the weights it is about.
-        build: gives its recursion, from constants and whether they are the printed
-            ones.
-        word: a name beside the label.
-        needs: fields of `Case` that must be known.
-        variants: constants it comes with.
-        options: further arguments of `theorem`.
-        least: the fewest rounds for which it is stated.
-        iterate: the iterate it is about.
+    θ_i with clients last are for th:sur-cvx. Defaults: Λ = 2L, weights and comparator
+    of least noise, and a box that ends at the amplitude.
     """
 
-    label: str
-    algorithm: Algorithm
-    about: str
-    title: str
-    weights: str
-    build: "Callable[[Given, Variant, bool], Recursion]" = field(repr=False)
-    word: str
-    needs: tuple[str, ...] = ()
+    system: System
+    amplitude: ArrayLike
+    curvature: ArrayLike | None = None
+    weights: ArrayLike | None = None
+    comparator: ArrayLike | None = None
+    pl_constant: ArrayLike | None = None
+    similarity: ArrayLike | None = None
+    hessian_lipschitz: ArrayLike | None = None
+    box_end: ArrayLike | None = None
+
+    @property
+    def controls(self) -> PostLocal:
+        """ϑ and Λ, 2L by default."""
+        Lambda = 2 * self.system.L if self.curvature is None else self.curvature
+        return PostLocal(self.amplitude, Lambda)
+
+    def require(self, name: str) -> Array:
+        """A constant that the statement needs."""
+        value = getattr(self, name)
+        if value is None:
+            raise invalid(name, "given", None)
+        return as_float64(name, value)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Theorem:
+    """A statement about many rounds, in words, and how its recursion is built."""
+
+    label: str  # in the LaTeX
+    word: str  # a name beside the label
+    algorithm: Algorithm  # as `communication` names it
+    about: str  # method and assumption, in a few words
+    title: str  # the statement in words
+    weights: str  # the weights it is about
+    build: Callable[[Given, Variant, bool], Recursion] = field(repr=False)
+    needs: tuple[str, ...] = ()  # fields of `Case` that must be known
     variants: tuple[Form, ...] = FORMS
-    options: tuple[str, ...] = ()
-    least: int = 0
+    options: tuple[str, ...] = ()  # further arguments of `theorem`
+    least: int = 0  # the fewest rounds for which it is stated
     iterate: str = "the last iterate"
 
     @property
@@ -138,20 +149,8 @@ def theorem_curve(
     """The bound of a theorem at given ϑ and Λ, as a function of the rounds.
 
     Two hypotheses join the theorem's own: full participation, n ≤ S (E-19), and for
-    Algorithm 3 a homogeneous oracle, that every client sees ∇F (E-14).
-
-    Args:
-        theorem: label, a key of `THEOREMS`.
-        case: what is known.
-        controls: ϑ and Λ, shapes that broadcast with (*c); only Algorithms 2 and 3
-            have Λ.
-        variant: the set of constants.
-
-    Returns:
-        The closed bound and the recursion behind it, as functions of the rounds.
-
-    Raises:
-        InvalidInputError: an unknown name, a missing constant, or ϑ beyond `LARGEST`.
+    Algorithm 3 a homogeneous oracle, that every client sees ∇F (E-14). ϑ and Λ have
+    shapes that broadcast with (*c); only Algorithms 2 and 3 have Λ.
     """
     statement = find_theorem(theorem, variant)
     for name in statement.missing(case):
@@ -185,58 +184,14 @@ def theorem_curve(
 
 def find_theorem(theorem: str, variant: Form) -> Theorem:
     """The theorem of a label or a word, if it has constants of that name."""
-    if theorem not in THEOREMS:
-        words = {statement.word: statement for statement in THEOREMS.values()}
-        if theorem not in words:
-            names = ", ".join([*THEOREMS, *words])
-            raise invalid("theorem", f"one of {names}", repr(theorem))
-        theorem = words[theorem].label
-    statement = THEOREMS[theorem]
-    if variant not in statement.variants:
-        rule = f"one of {', '.join(statement.variants)} for {theorem}"
-        raise invalid("variant", rule, repr(variant))
-    return statement
-
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class Given:
-    """What a statement is evaluated at: the constants, and the controls.
-
-    Attributes:
-        system: the constants.
-        amplitude: ϑ, or θ_i with clients last for th:sur-cvx.
-        curvature: Λ.
-        weights: w of th:sur-cvx; by default those of least noise.
-        comparator: a of Algorithm 2; by default the one of least noise.
-        pl_constant: μ.
-        similarity: S.
-        hessian_lipschitz: M.
-        box_end: θ̄ in the recursion of the tracking error; by default ϑ.
-    """
-
-    system: System
-    amplitude: ArrayLike
-    curvature: ArrayLike | None = None
-    weights: ArrayLike | None = None
-    comparator: ArrayLike | None = None
-    pl_constant: ArrayLike | None = None
-    similarity: ArrayLike | None = None
-    hessian_lipschitz: ArrayLike | None = None
-    box_end: ArrayLike | None = None
-
-    @property
-    def controls(self) -> PostLocal:
-        """ϑ and Λ, 2L by default."""
-        Lambda = 2 * self.system.L if self.curvature is None else self.curvature
-        return PostLocal(self.amplitude, Lambda)
-
-    def require(self, name: str) -> Array:
-        """A constant that the statement needs."""
-        value = getattr(self, name)
-        if value is None:
-            raise invalid(name, "given", None)
-        return as_float64(name, value)
+    for statement in _ALL:
+        if theorem in (statement.label, statement.word):
+            if variant in statement.variants:
+                return statement
+            rule = f"one of {', '.join(statement.variants)} for {theorem}"
+            raise invalid("variant", rule, repr(variant))
+    names = ", ".join([*THEOREMS, *(statement.word for statement in _ALL)])
+    raise invalid("theorem", f"one of {names}", repr(theorem))
 
 
 @broadcasting
@@ -308,8 +263,7 @@ def theorem(  # noqa: PLR0913 - public; all but three are optional
         is_used = name in (*statement.needs, *statement.options)
         if value is not None and not is_used:
             raise invalid(name, f"left out for {statement.label}", format_value(value))
-    given = Given(system, amplitude, **optional)
-    return _build(statement, given, variant)
+    return _build(statement, Given(system, amplitude, **optional), variant)
 
 
 def _build(statement: Theorem, given: Given, variant: Form) -> Recursion:
@@ -340,11 +294,10 @@ def _comparator(given: Given, variant: Variant, printed: bool) -> Recursion:
 
 
 def _uniform(given: Given, variant: Variant, printed: bool) -> Recursion:
-    """th:direct-bellman; lem:scalar closes it with q at its cap."""
-    assert not printed  # there is no printed form
-    return uniform_coefficients(
-        given.system, given.amplitude, variant=variant
-    ).recursion
+    """th:direct-bellman, not in printed form; lem:scalar closes it, q at its cap."""
+    assert not printed
+    controller = uniform_coefficients(given.system, given.amplitude, variant=variant)
+    return controller.recursion
 
 
 def _uniform_pl(given: Given, variant: Variant, printed: bool) -> Recursion:
@@ -363,13 +316,11 @@ def _higher_order(given: Given, variant: Variant, printed: bool) -> Recursion:
     k = uniform_coefficients(given.system, given.amplitude, variant=variant)
     S, M = given.require("similarity"), given.require("hessian_lipschitz")
     bound = higher_order(k, S, M, printed=printed)
-    if not printed:
-        return bound.recursion
 
     def closed(start: State, rounds: ArrayLike, _: ArrayLike) -> Rate:
         return best_iterate_rate(bound, start, rounds, printed=True)
 
-    return replace(bound.recursion, closed=closed)
+    return replace(bound.recursion, closed=closed if printed else None)
 
 
 def _heterogeneous(given: Given, variant: Variant, printed: bool) -> Recursion:
@@ -392,12 +343,11 @@ def _homogeneous(given: Given, variant: Variant, printed: bool) -> Recursion:
 
 def _homogeneous_pl(given: Given, variant: Variant, printed: bool) -> Recursion:
     """cor:realized-hom-PL, NaN where ρ ≤ 0."""
-    k = homogeneous_coefficients(given.system, given.controls, variant=variant)
-    mu = given.require("pl_constant")
+    k, mu = _homogeneous(given, variant, printed), given.require("pl_constant")
 
-    def closed(start: State, rounds: ArrayLike, solver_gap: ArrayLike) -> Rate:
+    def closed(start: State, rounds: ArrayLike, eps: ArrayLike) -> Rate:
         return homogeneous_pl_rate(
-            k, mu, start[0], rounds, solver_gap=solver_gap, printed=printed
+            k, mu, start[0], rounds, solver_gap=eps, printed=printed
         )
 
     return _pl_recursion(k, "cor:realized-hom-PL", mu, closed)
@@ -405,14 +355,9 @@ def _homogeneous_pl(given: Given, variant: Variant, printed: bool) -> Recursion:
 
 def _pl_recursion(k: Recursion, label: str, mu: Array, closed: Closed) -> Recursion:
     """The recursion under the PL condition: g⁺ ≤ (1 − a)g + γq + δ, with β = −a."""
-    growth = np.asarray(-k.contraction(mu))
+    growth, none = np.asarray(-k.contraction(mu)), np.zeros(())
     return replace(
-        k,
-        label=label,
-        descent=np.zeros(()),
-        growth=growth,
-        flows=False,
-        closed=closed,
+        k, label=label, descent=none, growth=growth, flows=False, closed=closed
     )
 
 
@@ -423,76 +368,76 @@ _AFTER = "weights solved after the local steps from the displacements"
 _ALL = (
     Theorem(
         "th:sur-cvx",
+        "comparator",
         "control",
         "Algorithm 1 with θ̄ = ϑ, convex",
         "Convex objective, predicted weights: the gap falls like 1/rounds to a floor",
         f"{_BEFORE}, none above ϑ",
         _comparator,
-        "comparator",
         options=("weights", "box_end"),
     ),
     Theorem(
         "th:direct-bellman",
+        "uniform",
         "control",
         "uniform weights, convex",
         "Convex objective, equal weights: the gap falls like 1/rounds to a floor",
         _EQUAL,
         _uniform,
-        "uniform",
         variants=VARIANTS,
     ),
     Theorem(
         "th:pl-global",
+        "uniform-pl",
         "control",
         "uniform weights, PL",
         "PL objective, equal weights: the gap shrinks geometrically to a floor",
         _EQUAL,
         _uniform_pl,
-        "uniform-pl",
         needs=("pl_constant",),
     ),
     Theorem(
         "th:ho-main",
+        "higher-order",
         "control",
         "uniform weights, similar Hessians",
         "Convex objective, similar Hessians, equal weights: local steps cost less",
         _EQUAL,
         _higher_order,
-        "higher-order",
         needs=("similarity", "hessian_lipschitz"),
         least=1,
         iterate="the last iterate; as printed, the best one so far",
     ),
     Theorem(
         "cor:realized-het-rate",
+        "hew-het",
         "het",
         "Algorithm 2, convex",
         "Convex objective, exact weights with control variates (Algorithm 2)",
         f"{_AFTER}; control variates correct the local steps",
         _heterogeneous,
-        "hew-het",
         variants=_POST_LOCAL,
         options=("curvature", "comparator", "box_end"),
     ),
     Theorem(
         "cor:realized-hom-rate",
+        "hew-hom",
         "hom",
         "Algorithm 3, convex",
         "Convex objective, exact weights, clients that share it (Algorithm 3)",
         f"{_AFTER}; every batch from the common pool",
         _homogeneous,
-        "hew-hom",
         variants=_POST_LOCAL,
         options=("curvature",),
     ),
     Theorem(
         "cor:realized-hom-PL",
+        "hew-hom-pl",
         "hom",
         "Algorithm 3, PL",
         "PL objective, exact weights, clients that share it (Algorithm 3)",
         f"{_AFTER}; every batch from the common pool",
         _homogeneous_pl,
-        "hew-hom-pl",
         needs=("pl_constant",),
         variants=_POST_LOCAL,
         options=("curvature",),

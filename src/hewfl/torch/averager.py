@@ -16,12 +16,11 @@ from hewfl.torch.parameters import SharedParameters
 from hewfl.torch.rendezvous import RankWork
 from hewfl.torch.state_dicts import job_state, load_job_state
 from hewfl.torch.sync import sync
-from hewfl.torch.sync_options import SyncOptions, SyncReport, refuse_old_arguments
+from hewfl.torch.sync_options import SyncOptions, SyncReport
 
 _log = logging.getLogger("hewfl.torch")
 
 
-@refuse_old_arguments(rule="aggregator")
 @final
 class HewAverager(ModelAverager):  # type: ignore[misc]  # torch is untyped to mypy here
     """Averages parameters periodically, with computed weights.
@@ -78,10 +77,6 @@ class HewAverager(ModelAverager):  # type: ignore[misc]  # torch is untyped to m
         if options.overlap:
             text = "False: an averager does not see the end of the job"
             raise invalid("options.overlap", text, options.overlap)
-        measure = options.server_step.line_search_samples
-        if measure is not None:
-            text = "left out: an averager has no loss to measure (use HewLocalSGD)"
-            raise invalid("options.server_step.line_search_samples", text, measure)
         if algorithm.demands.variates or "sizes" in algorithm.demands.needs:
             text = "one without control variates that needs no sizes (use HewLocalSGD)"
             raise invalid("aggregator", text, algorithm.name)

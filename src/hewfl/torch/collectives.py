@@ -79,18 +79,13 @@ class Communicator:
             else:
                 handle.wait()
 
-    def start_gather(self, row: NDArray[Any]) -> tuple[torch.Tensor, Any]:
-        """Start to gather one row of numbers from each rank; the table and a handle."""
+    def gather(self, row: NDArray[Any]) -> NDArray[Any]:
+        """One row of numbers from each rank, in the order of ranks."""
         sent = torch.from_numpy(row).to(self.device)
         rows = sent.new_empty((self.ranks, *sent.shape))
         self._count_bytes((self.ranks - 1) * sent.nbytes)
         options = self._options(c10d.AllgatherOptions)
-        return rows, self.group.allgather([list(rows)], [sent], options)
-
-    def gather(self, row: NDArray[Any]) -> NDArray[Any]:
-        """One row of numbers from each rank, in the order of ranks."""
-        rows, handle = self.start_gather(row)
-        self.wait([handle])
+        self.wait([self.group.allgather([list(rows)], [sent], options)])
         table: NDArray[Any] = rows.cpu().numpy()
         return table
 

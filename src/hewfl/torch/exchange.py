@@ -1,9 +1,11 @@
 """The exchange of displacements in a round: sketches, one sum, or all entries.
 
     1. each rank sketches its displacement, k numbers in one pass; all get all sketches;
-    2. the aggregator decides on every rank from the same sketches, or from counts
-       alone;
+    2. the aggregator decides on every rank from the same sketches;
     3. one plain all-reduce of w_iΔ_i.
+
+The pass of the sketch also writes w_iΔ_i with the weight of the round before, which is
+often that of this one; else there is a second pass.
 
 The sum of an all-reduce has the same bits on all ranks. Each rank applies only its own
 weight, so that machines whose solutions differ in a last bit agree on the model.
@@ -24,7 +26,6 @@ import torch
 from numpy.typing import NDArray
 
 from hewfl.core.array_types import Float64, Int64
-from hewfl.core.native import PASSES, library
 from hewfl.core.validation import Array, Ints
 from hewfl.displacements.count_sketch import CountSketch
 from hewfl.displacements.dense import as_dense
@@ -32,10 +33,9 @@ from hewfl.displacements.sharded import ShardedDisplacements, VectorShard
 from hewfl.displacements.sketched_displacements import SketchedVector
 from hewfl.torch.collectives import Communicator, Shards
 from hewfl.torch.parameters import Bucket
+from hewfl.torch.rendezvous import SKETCH_BYTES
 from hewfl.torch.shared_model import SharedModel, largest
 
-SKETCH_BYTES = 2**16
-"""Bytes of a sketch: 16,384 numbers of float32, 8,192 of float64."""
 MIN_ALIGNED, ALIGNMENT = 4096, 16
 """Shards from the first length on are padded to a multiple of the second, for kernels
 that load 16 numbers at once."""
@@ -46,6 +46,8 @@ def split_unmoved(
 ) -> tuple[Int64[Ints, " k"], Int64[Ints, " u"]]:
     """Ranks that moved, and those that did not; all count as moved where none did."""
     moved = ranks[has_moved[ranks]]
+    if len(moved) == len(ranks):
+        return ranks, ranks[:0]
     return (moved, np.setdiff1d(ranks, moved)) if len(moved) else (ranks, moved)
 
 
@@ -77,6 +79,7 @@ class Exchange:
             None if compression is None else Bfloat16Sum(self._buckets, comm)
         )
         self._pending: list[tuple[torch.Tensor, Any]] = []
+        self._weight, self._is_steady, self._is_written = 1 / comm.ranks, True, False
         self._shard_buffers: list[torch.Tensor] = []
         dtypes = [bucket.dtype for bucket in self._buckets]
         self._dtype = reduce(torch.promote_types, dtypes)
@@ -95,20 +98,23 @@ class Exchange:
     def sketch(self, rounds: int) -> NDArray[np.uint8]:
         """The displacement of this rank's replica in `SKETCH_BYTES` bytes.
 
-        Signs differ in every round, so that errors of sketches do not accumulate.
+        Signs differ in every round, so that errors of sketches do not accumulate. While
+        the weight is steady, the same pass writes the weighted displacement.
         """
         count_sketch = CountSketch(
             SKETCH_BYTES // self._sketch_dtype.itemsize, seed=rounds
         )
-        total: Any = count_sketch.empty(self._model.parameters[0])
-        is_native = total.device.type == "cpu" and library(PASSES) is not None
+        model = self._model
+        total: Any = count_sketch.empty(model.parameters[0])
+        self._is_written = self._is_steady
         for b, bucket in enumerate(self._buckets):
-            pieces, origin = self._model.pieces(b), self._model.origin(b)
-            sums = total
-            if is_native and bucket.dtype == torch.float32:  # arrays convert faster
-                sums, origin = total.numpy(), origin.numpy()
-                pieces = [piece.numpy() for piece in pieces]
-            count_sketch.add(sums, pieces, self._shards.begin + bucket.begin, origin)
+            begin = self._shards.begin + bucket.begin
+            sums, pieces, x = total, model.pieces(b), model.origin(b)
+            out = model.sum_buffer(b) if self._is_written else None
+            if total.device.type == "cpu" and bucket.dtype == torch.float32:
+                sums, pieces, x = total.numpy(), model.arrays(b), x.numpy()
+                out = None if out is None else out.numpy()
+            count_sketch.add(sums, pieces, begin, x, out=out, weight=self._weight)
         numbers: NDArray[Any] = self._shards.sum(total.cpu().numpy())
         return numbers.astype(self._sketch_dtype).view(np.uint8)
 
@@ -163,27 +169,19 @@ class Exchange:
         Args:
             weight: of this rank.
         """
-        self.discard_sum()
+        is_written = self._is_written and weight == self._weight
+        self._is_steady, self._weight = weight == self._weight, weight
+        self._is_written = False
         for b in range(len(self._buckets)):
             part = self._model.sum_buffer(b)
             if weight == 0:  # Δ may hold NaN
                 part.zero_()
-            else:
+            elif not is_written:
                 self._model.displacement(b, part, weight)
             if self.compressed is None:
                 self._pending.append((part, self._comm.start_sum(part)))
             else:
                 self.compressed.start(b, part)
-
-    @property
-    def is_pending(self) -> bool:
-        """Whether a sum is on its way."""
-        return len(self._pending) > 0
-
-    def discard_sum(self) -> None:
-        """Wait for a pending sum and drop it; all ranks must."""
-        self._comm.wait([handle for _, handle in self._pending])
-        self._pending = []
 
     def receive_sum(self) -> Iterator[torch.Tensor]:
         """The sum, bucket by bucket as it arrives; iterate to the end."""
@@ -278,22 +276,25 @@ class Bfloat16Sum:
             torch.zeros(bucket.size, dtype=bucket.wide, device=comm.device)
             for bucket in buckets
         ]
+        self._sums = [torch.empty_like(r, dtype=torch.bfloat16) for r in self.residuals]
         self._next_residuals: dict[int, torch.Tensor] = {}
-        self._sums: dict[int, torch.Tensor] = {}
         self._handles: list[Any] = []
 
     def start(self, b: int, part: torch.Tensor) -> None:
-        """Send this rank's part of the sum on a bucket."""
-        whole = self.residuals[b] + part
-        self._sums[b] = whole.bfloat16()
-        self._next_residuals[b] = whole - self._sums[b]
+        """Send this rank's part of the sum on a bucket.
+
+        The memory of the part then holds what is rounded off, until `commit`.
+        """
+        part.add_(self.residuals[b])
+        self._sums[b].copy_(part)
+        self._next_residuals[b] = part.sub_(self._sums[b])
         self._handles.append(self._comm.start_sum(self._sums[b]))
 
     def receive(self) -> list[torch.Tensor]:
         """The sum of all buckets, once it has arrived."""
         handles, self._handles = self._handles, []
         self._comm.wait(handles)
-        return list(self._sums.values())
+        return self._sums
 
     def commit(self) -> None:
         """Keep the new residuals, once the sum is accepted."""

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from enum import IntEnum
 from pathlib import Path
 from typing import Any, final
 
@@ -13,9 +12,8 @@ import torch.distributed as dist
 
 from hewfl.aggregators import Aggregator, Sieve
 from hewfl.core.algorithm import Algorithm, Certified, Demands, RoundModel
-from hewfl.core.array_types import Float64
 from hewfl.core.round import Decision
-from hewfl.core.validation import Array, invalid
+from hewfl.core.validation import invalid
 from hewfl.displacements.control_variates import ControlVariates, map_records
 from hewfl.methods.registry import (
     as_algorithm,
@@ -39,7 +37,7 @@ from hewfl.torch.parameters import (
 from hewfl.torch.rank_variates import RankVariates, SpreadVariates
 from hewfl.torch.rendezvous import AgreedValue, Rendezvous
 from hewfl.torch.shared_model import SharedModel
-from hewfl.torch.sync_options import Probe, RootLoss, SyncOptions
+from hewfl.torch.sync_options import RootLoss, SyncOptions
 
 DEFAULT = Sieve(tolerance=0.2, by="equal", per_step=True)
 """The default aggregator: equal weights among ranks that agree with the others. In the
@@ -48,17 +46,6 @@ good, whatever their speeds, nor with a noisy rank; the page lists where it was.
 Choice = str | Aggregator | Algorithm[Any] | Entry
 """The `aggregator` argument: a name of `hewfl.aggregators.NAMES`, an aggregator, or a
 whole method."""
-ROUNDING = 1e-12
-"""Weights closer than this are one solution, computed on two kinds of machines."""
-
-
-@final
-class Access(IntEnum):
-    """What the algorithm sees of displacements; each level sends more."""
-
-    NONE = 0
-    PRODUCTS = 1
-    ENTRIES = 2
 
 
 @final
@@ -76,27 +63,21 @@ class Job:
         model: x and y.
         exchange: of displacements.
         variates: control variates, None for algorithms without.
-        access: what the algorithm sees of displacements.
+        by_entries: whether the algorithm sees entries of displacements, not sketches.
         reads_anchor: whether it may read x as well: a whole algorithm, or an aggregator
             once it has.
         unchecked: ranks, weights, model and sketches of the last round, whose weights
             are not yet checked on the data.
         product: ⟨d, Δ⟩ of this rank in the last round, for that check.
         pending: decision and number of a round whose sum is on its way.
-        predicted: weights of all ranks in the last three rounds, None if they changed:
-            a prediction of the next ones, with which a sum can start before they are
-            known. Rules that drop bad ranks give the same weights for long.
-        weights_digest: of the weights of the last round, which ranks compare.
         rendezvous: where ranks agree.
         zero_weight: counts of consecutive rounds with weight zero, by rank.
         state: of the algorithm; vectors in it are this rank's entries.
         trace: on the first rank of a job with one.
         rounds: rounds done.
         is_over: whether the loops of all ranks have ended.
-        probe: measures this rank's loss, for a line search; None until it is set.
         root: on rank 0, the loss on samples that it trusts; None until it is set.
         needs_root: whether the algorithm uses its gradient.
-        scale: of the learning rates, from line searches.
     """
 
     def __init__(
@@ -114,19 +95,15 @@ class Job:
         layout = plan_layout(trainable, options.bucket_bytes)
         self.parameters, self.options = parameters, options
         self.algorithm = algorithm
-        self.rounds, self.scale, self.is_over = 0, 1.0, False
-        self.probe: Probe | None = None
+        self.rounds, self.is_over = 0, False
         self.root: RootLoss | None = None
         self.unchecked: tuple[Any, Any, RoundModel, Any] | None = None
         self.product = 0.0
         self.pending: tuple[Decision, int] | None = None
-        self.predicted: Float64[Array, " n"] | None = None
-        self._last_weights: Float64[Array, " n"] = np.zeros(0)
-        self.weights_digest = self._last_agreed = 0
         self.comm = comm = Communicator(group, device, options.limit)
         demands, held = algorithm.demands, shard_group(parameters.trainable)
         if held is not None:
-            _check_sharded(group, held, algorithm.demands, options)
+            _check_sharded(group, held, algorithm.demands)
         self.shards = Shards(held, layout.parameters, device, options.limit)
         self.model = SharedModel(
             [local_part(p) for p in trainable],
@@ -143,18 +120,14 @@ class Job:
                 at_gradients=demands.gradients,
                 is_plain_sgd=is_plain_sgd,
             )
-        by_entries = options.gram == "full" or demands.variates
-        by_entries = by_entries or "entries" in demands.needs
         self.needs_root = "root" in demands.needs
-        known = Access.PRODUCTS if self.needs_root else Access.NONE
-        self.access = Access.ENTRIES if by_entries else known
+        self.by_entries = options.gram == "full" or demands.variates
+        self.by_entries = self.by_entries or "entries" in demands.needs
         self.reads_anchor = not hasattr(algorithm, "aggregator")
-        if options.overlap:
-            if by_entries:
-                text = "False with control variates, aggregators that need entries, and"
-                text += ' gram="full"'
-                raise invalid("overlap", text, options.overlap)
-            self.access = Access.PRODUCTS  # to know in time whose model is not finite
+        if options.overlap and self.by_entries:
+            text = "False with control variates, aggregators that need entries, and"
+            text += ' gram="full"'
+            raise invalid("overlap", text, options.overlap)
         self.state = self.initial_state()
         self.zero_weight = np.zeros(comm.ranks, dtype=np.int64)
         agreed = algorithm, options.server_step, options.gram, options.overlap
@@ -170,7 +143,6 @@ class Job:
                 self.algorithm,
                 comm.ranks,
                 self.shards.total,
-                options.server_step,
                 sends_gradients=self.variates is not None and not is_plain_sgd,
             )
 
@@ -192,31 +164,6 @@ class Job:
                 self.comm.broadcast(whole.view(-1).view(torch.uint8))  # any precision
                 parameter.detach().copy_(whole)
         self.model.restart_from_anchor()
-
-    def update_prediction(
-        self, weights: Float64[Array, " n"], digests: list[int]
-    ) -> None:
-        """Predict the next weights from those of this round.
-
-        All ranks must predict the same, and machines of different kinds may compute
-        weights that differ in the last bit. So a prediction is what all ranks have sent
-        each other twice; it is dropped where weights change by more than rounding.
-
-        Args:
-            weights: of all ranks.
-            digests: of the weights of the round before, from all ranks.
-        """
-        agreed = digests[0] if len(set(digests)) == 1 else 0
-        is_steady = agreed != 0 and agreed == self._last_agreed
-        is_steady = is_steady and are_same(weights, self._last_weights)
-        predicts = (
-            is_steady and self.comm.has_time_limits and self.access < Access.ENTRIES
-        )
-        predicts = predicts and not (self.options.overlap or self.exchange.compressed)
-        predicts = predicts and not self.rendezvous.is_shared
-        self.predicted = self._last_weights if predicts else None
-        self._last_weights, self._last_agreed = weights, agreed
-        self.weights_digest = digest(weights.tolist())
 
     @contextmanager
     def averaged_model(self) -> Iterator[None]:
@@ -280,17 +227,19 @@ def choose_method(
             text = "left out, or that of `aggregator`, a method with a server step"
             raise invalid("options.server_step", text, options.server_step)
         options = replace(options, server_step=server_step)
+    samples = options.server_step.line_search_samples
+    if samples is not None:
+        rule = "left out in a torch job, which measures no losses"
+        raise invalid("server_step.line_search_samples", rule, samples)
     return algorithm, options
 
 
-def _check_sharded(
-    group: Any, held: Any, demands: Demands, options: SyncOptions
-) -> None:
+def _check_sharded(group: Any, held: Any, demands: Demands) -> None:
     """Check what sharded parameters ask of a job.
 
     Raises:
         InvalidInputError: the group has other ranks of the same replica, or the job has
-            control variates, a root gradient or a line search.
+            control variates or a root gradient.
     """
     ranks = dist.get_process_group_ranks
     both = sorted(set(ranks(group)) & set(ranks(held)))
@@ -304,15 +253,6 @@ def _check_sharded(
     if "root" in demands.needs:
         rule = "one that needs no root gradient, where parameters are sharded"
         raise invalid("aggregator", rule, "one that needs it")
-    samples = options.server_step.line_search_samples
-    if samples is not None:
-        rule = "left out where parameters are sharded"
-        raise invalid("server_step.line_search_samples", rule, samples)
-
-
-def are_same(weights: Float64[Array, " n"], others: Float64[Array, " n"]) -> bool:
-    """Whether weights differ by no more than rounding."""
-    return bool(np.abs(weights - others).max() <= ROUNDING)
 
 
 def _describe(parameter: torch.Tensor) -> tuple[str, tuple[int, ...]]:

@@ -8,9 +8,7 @@ from typing import Any, SupportsFloat, final
 from hewfl.core.algorithm import Algorithm
 from hewfl.core.round import Cohort, Decision
 from hewfl.server.communication import add_mean_gradients, round_communication
-from hewfl.server.line_search import add_line_search_traffic
 from hewfl.server.run_log import RunLog, describe
-from hewfl.server.server_step import ServerStep
 from hewfl.server.trace import RoundRecord, decision_fields
 from hewfl.torch.sync_options import SyncReport
 
@@ -25,7 +23,6 @@ class JobTrace:
         algorithm: that decides.
         ranks: n.
         d: number of parameters.
-        server_step: of the job.
         sends_gradients: whether ranks send mean gradients besides displacements.
     """
 
@@ -35,16 +32,12 @@ class JobTrace:
         algorithm: Algorithm[Any],
         ranks: int,
         d: int,
-        server_step: ServerStep,
         *,
         sends_gradients: bool = False,
     ) -> None:
         self._log = RunLog(folder / "seed-0")
         traffic = algorithm.demands.traffic
-        traffic = add_mean_gradients(traffic) if sends_gradients else traffic
-        self._traffic = add_line_search_traffic(
-            traffic, server_step, full_participation=False
-        )
+        self._traffic = add_mean_gradients(traffic) if sends_gradients else traffic
         self._d = d
         self._last = RoundRecord(round=0, entry=0)
         self._is_written = False
@@ -74,16 +67,13 @@ class JobTrace:
             paper_scalars=self._last.paper_scalars + numbers,
         )
 
-    def add(
-        self, report: SyncReport, cohort: Cohort, decision: Decision, scale: float
-    ) -> None:
+    def add(self, report: SyncReport, cohort: Cohort, decision: Decision) -> None:
         """Write the record of a round.
 
         Args:
             report: of the round.
             cohort: participating ranks, and their work.
             decision: of the algorithm.
-            scale: of the learning rates, from line searches.
         """
         self._replace_last()  # so that the start is written
         observed = {"bytes_sent": float(report.bytes_sent), "seconds": report.seconds}
@@ -91,8 +81,6 @@ class JobTrace:
         observed |= report.measured
         if report.sketch_check is not None:
             observed["last_sketch_error"] = report.sketch_check.error
-        if report.line_search is not None:
-            observed |= report.line_search.observations(scale)
         senders = len(cohort.clients) + len(report.excluded)
         cost = round_communication(self._traffic, senders, self._d)
         self._last = RoundRecord(

@@ -25,18 +25,11 @@ from hewfl.torch.parameters import SharedParameters
 from hewfl.torch.shared_model import is_finite
 from hewfl.torch.state_dicts import job_state, load_job_state
 from hewfl.torch.sync import apply_pending, sync
-from hewfl.torch.sync_options import (
-    Probe,
-    RootLoss,
-    SyncOptions,
-    SyncReport,
-    refuse_old_arguments,
-)
+from hewfl.torch.sync_options import RootLoss, SyncOptions, SyncReport
 
 _log = logging.getLogger("hewfl.torch")
 
 
-@refuse_old_arguments(rule="aggregator")
 @final
 class HewLocalSGD:
     """Local steps on every rank; every few steps a round aggregates them.
@@ -135,11 +128,6 @@ class HewLocalSGD:
         """Sent by this rank so far, the first copy of the model included."""
         return self._job.comm.bytes_sent
 
-    @property
-    def scale(self) -> float:
-        """The factor of learning rates in each step: one without a line search."""
-        return self._job.scale
-
     def add_tokens(self, tokens: int) -> None:
         """Add to the tokens, or samples, behind this rank's displacement.
 
@@ -176,30 +164,6 @@ class HewLocalSGD:
             if self._job.options.on_round is not None:
                 self._job.options.on_round(report)
         return report
-
-    def set_probe(self, probe: Probe) -> None:
-        """Set the function that measures this rank's loss, for line searches.
-
-            def probe(samples):
-                batch = next(fresh)  # of that many samples, not those of the last steps
-                return lambda: loss_of(model, batch)
-
-            local.set_probe(probe)
-
-        For `ServerStep(line_search_samples=…)`. In each round the function is called
-        once, and its result once for each point along the step, with the parameters
-        there and without gradients. All losses of a round must be those of one batch;
-        switch dropout and batch normalisation to evaluation mode inside.
-
-        Args:
-            probe: draws samples, and returns a function that computes the loss on them.
-
-        Raises:
-            InvalidInputError: it is not callable.
-        """
-        if not callable(probe):
-            raise invalid("probe", "a function", probe)
-        self._job.probe = probe
 
     def set_root(self, loss: RootLoss) -> None:
         """Set the loss on samples that rank 0 trusts, for a root gradient.

@@ -45,7 +45,6 @@ class StepCounter:
     ) -> None:
         self._optimizers, self._every = optimizers, every
         self._has_stepped: dict[int, bool] = {}
-        self._learning_rates: dict[int, list[Any]] = {}
         self.reset()
 
     def reset(self) -> None:
@@ -68,8 +67,6 @@ class StepCounter:
         """
 
         def before(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-            if job.options.server_step.line_search_samples is not None:
-                self._scale_rates(optimizer, job.scale)
             if job.variates is not None:
                 refuse_closure(optimizer, args, kwargs)
                 refuse_scaled(optimizer)
@@ -108,8 +105,6 @@ class StepCounter:
         if len(self._has_stepped) < len(self._optimizers):
             return False
         rate = mean_rate(self._groups)
-        for one in self._optimizers:
-            self._restore_rates(one)
         has_moved, self._has_stepped = any(self._has_stepped.values()), {}
         if has_moved:
             self.work = self.work.after_step(rate)
@@ -120,19 +115,6 @@ class StepCounter:
         if isinstance(self._every, int):
             return self.work.steps >= self._every
         return time.monotonic() - self._since >= self._every.total_seconds()
-
-    def _scale_rates(self, optimizer: torch.optim.Optimizer, scale: float) -> None:
-        """Multiply learning rates during a step: schedulers do not see the product."""
-        self._restore_rates(optimizer)  # where an error ended the step before
-        groups = optimizer.param_groups
-        self._learning_rates[id(optimizer)] = [group["lr"] for group in groups]
-        for group in groups:
-            group["lr"] = group["lr"] * scale
-
-    def _restore_rates(self, optimizer: torch.optim.Optimizer) -> None:
-        rates = self._learning_rates.pop(id(optimizer), ())
-        for group, rate in zip(optimizer.param_groups, rates, strict=False):
-            group["lr"] = rate
 
     @property
     def _groups(self) -> list[Any]:

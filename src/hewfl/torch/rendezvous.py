@@ -5,7 +5,7 @@ import secrets
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -22,15 +22,17 @@ from hewfl.core.array_types import Int64
 from hewfl.core.validation import Ints
 from hewfl.torch.collectives import Communicator, RankError, name_ranks
 
-ROW = np.dtype(
-    [(name, "i8") for name in ("purpose", "instance", "job", "rounds")]
-    + [(name, "i8") for name in ("steps", "tokens", "leaving", "finite", "uncounted")]
-    + [("total_step", "f8"), ("product", "f8")]
-    + [("weights_digest", "i8"), ("digests", "i8", 3)]
-)
-"""The record that a rank sends: its `RankWork`, and all that must agree."""
-_AGREEING = ("purpose", "instance", "rounds", "digests")
+SKETCH_BYTES = 2**16
+"""Bytes of a sketch: 16,384 numbers of float32, 8,192 of float64."""
+_AGREEING: list[Any] = [(name, "i8") for name in ("purpose", "instance", "rounds")]
+_AGREEING += [("digests", "i8", 3)]
 """Fields that agree at most rendezvous."""
+ROW = np.dtype(
+    [*_AGREEING, ("job", "i8"), ("product", "f8"), ("total_step", "f8")]
+    + [(name, "i8") for name in ("steps", "tokens", "leaving", "finite", "uncounted")]
+)
+"""The record that a rank sends: all that must agree, and its `RankWork`."""
+_AGREEING_BYTES = np.dtype(_AGREEING).itemsize
 _WORK = ("steps", "tokens", "leaving", "finite", "uncounted", "total_step")
 """Fields of `RankWork`."""
 _TEXT_BYTES = 1600
@@ -90,17 +92,14 @@ class RankRecords:
     Attributes:
         purpose: of the ranks whose loops have not ended.
         rows: of `ROW`, in the order of ranks.
-        sketches: of the ranks, as bytes; None where they were not sent along.
+        active: ranks that did a step at a learning rate above zero.
+        sketches: of the ranks, as bytes; without meaning where none were made.
     """
 
     purpose: Purpose
     rows: NDArray[Any]
-    sketches: NDArray[np.uint8] | None
-
-    @property
-    def active(self) -> Int64[Ints, " s"]:
-        """Ranks that did a step at a learning rate above zero."""
-        return np.flatnonzero((self.rows["steps"] > 0) & (self.rows["total_step"] > 0))
+    active: Int64[Ints, " s"]
+    sketches: NDArray[np.uint8]
 
 
 @final
@@ -123,6 +122,10 @@ class AgreedValue:
 class Rendezvous:
     """All rendezvous of one `HewLocalSGD` or `HewAverager`.
 
+    Messages have one size, whatever they are for and whoever sends them: gloo ends the
+    process where sizes differ, and ranks that come to different rendezvous must instead
+    learn of it. So each has room for a sketch.
+
     Args:
         group: the process group.
         comm: its collectives.
@@ -134,11 +137,7 @@ class Rendezvous:
     ) -> None:
         self._comm, self._agreed = comm, agreed
         self._attendance = Attendance(group, comm.rank, comm.ranks)
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether the group has carried more than one instance, on all ranks alike."""
-        return self._attendance.instances > 1
+        self._message = np.zeros(ROW.itemsize + SKETCH_BYTES, np.uint8)
 
     def watch(self, place: str) -> AbstractContextManager[None]:
         """Let a failure inside the block name the missing ranks."""
@@ -164,8 +163,8 @@ class Rendezvous:
         purpose: Purpose,
         work: RankWork,
         rounds: int,
-        last: tuple[float, int] = (0.0, 0),
-        meanwhile: Callable[[], NDArray[np.uint8] | None] | None = None,
+        product: float = 0.0,
+        sketch: NDArray[np.uint8] | None = None,
         job: int = 0,
     ) -> Iterator[RankRecords]:
         """The records of all ranks; failures inside the block name the missing ranks.
@@ -174,10 +173,8 @@ class Rendezvous:
             purpose: of this rank.
             work: that it has done.
             rounds: done before.
-            last: ⟨d, Δ⟩ of the last step d and this rank's displacement in it, and a
-                digest of the weights of that round.
-            meanwhile: called while the records are sent, on the host; gives this rank's
-                sketch where all ranks send one.
+            product: ⟨d, Δ⟩ of the last step d and this rank's displacement in it.
+            sketch: of this rank's displacement, as bytes.
             job: number of the job, at construction.
 
         Raises:
@@ -185,41 +182,34 @@ class Rendezvous:
         """
         place = f"in round {rounds}" if purpose is Purpose.ROUND else purpose.place
         with self.watch(place):
-            row = np.zeros((), ROW)
+            row = self._message[: ROW.itemsize].view(ROW)[0]
             row["purpose"], row["instance"] = purpose, self._attendance.instance
-            row["job"], row["rounds"] = job, rounds
-            row["product"], row["weights_digest"] = last
+            row["rounds"], row["job"], row["product"] = rounds, job, product
+            row["digests"] = [value.digest for value in self._agreed]
             for name in _WORK:
                 row[name] = getattr(work, name)
-            row["digests"] = [value.digest for value in self._agreed]
-            message, sketch_table = np.frombuffer(row.tobytes(), np.uint8).copy(), None
+            if sketch is not None:
+                self._message[ROW.itemsize :] = sketch
             if self._comm.has_time_limits:
-                table, handle = self._comm.start_gather(message)
-                # With several instances on a group another rank may be at a rendezvous
-                # of another one, whose collectives have other sizes: gloo would abort.
-                sketch = None
-                if meanwhile is not None and not self.is_shared:
-                    sketch = meanwhile()
-                if sketch is not None:
-                    sketch_table = self._comm.start_gather(sketch)
-                self._comm.wait([handle])
-                rows = table.numpy().view(ROW)[:, 0]
+                table = self._comm.gather(self._message)
             else:
-                stored = self._attendance.table(message, self._comm.timeout)
-                rows = stored.view(ROW)[:, 0]
-            self._require_agreement(rows)
-            if sketch_table is not None:
-                self._comm.wait([sketch_table[1]])
-            sketches = None if sketch_table is None else sketch_table[0].numpy()
-            yield RankRecords(_purpose_of(rows), rows, sketches)
+                # On NCCL a missing rank must show before a collective is started.
+                record = self._message[: ROW.itemsize]
+                table = self._attendance.table(record, self._comm.timeout)
+            rows = table[:, : ROW.itemsize].copy().view(ROW)[:, 0]
+            if (table[:, :_AGREEING_BYTES] != table[0, :_AGREEING_BYTES]).any():
+                self._require_agreement(rows)
+            if sketch is not None and not self._comm.has_time_limits:
+                table = self._comm.gather(self._message)
+            active = np.flatnonzero((rows["steps"] > 0) & (rows["total_step"] > 0))
+            sketches = table[:, ROW.itemsize :]
+            yield RankRecords(_purpose_of(rows), rows, active, sketches)
 
     def _require_agreement(self, rows: NDArray[Any]) -> None:
         """Require one purpose, instance, round and all agreed values.
 
         A rank whose loop has ended joins whatever rendezvous the others hold.
         """
-        if all((rows[name] == rows[name][0]).all() for name in _AGREEING):
-            return
         joins = (rows["leaving"] != 0) & (rows["purpose"] == Purpose.ROUND)
         require_same(
             "all ranks must come to the same rendezvous",
@@ -304,11 +294,6 @@ class Attendance:
         self._prefix = f"hewfl/attempt {attempt}/{getattr(group, 'group_name', '')}"
         self._counts["instances"] += 1
         self.instance = self._counts["instances"]
-
-    @property
-    def instances(self) -> int:
-        """Instances on the group so far."""
-        return self._counts["instances"]
 
     @property
     def job(self) -> int:

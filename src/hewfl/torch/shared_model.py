@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import Any, final
 
 import torch
+from numpy.typing import NDArray
 
 from hewfl.core.native import PASSES, library
 from hewfl.server.server_step import (
@@ -15,8 +16,10 @@ from hewfl.server.server_step import (
 )
 from hewfl.torch.parameters import BucketLayout
 
-CHUNK = 2**18
-"""Entries processed at a time on the host: several passes over them stay in cache."""
+CHUNK = 2**15
+"""Entries processed at a time on the host: several passes over them stay in cache, and
+temporaries are small: aligned blocks of a megabyte would fragment the heap, by more
+than a model after some rounds."""
 SMALL_PIECE = 2**13
 """Pieces shorter than this on average are concatenated before they are processed."""
 
@@ -42,6 +45,7 @@ class SharedModel:
         memory: of the server step; empty where it has none. An adaptive server step has
             two rows in each.
         average: of x; empty without averaging.
+        is_captured: whether a copy of y is in use, see `capture`.
     """
 
     def __init__(
@@ -64,7 +68,9 @@ class SharedModel:
         ]
         self.average = [torch.zeros_like(x) for x in self.anchor if server_step.average]
         self._captured: list[torch.Tensor] = []
+        self.is_captured = False
         self._views: dict[int, tuple[list[int], list[torch.Tensor]]] = {}
+        self._arrays: dict[int, list[NDArray[Any]]] = {}
         # Buffers are reused: to allocate them costs more than the arithmetic.
         self._sums: dict[int, torch.Tensor] = {}
         self._spare: dict[int, tuple[torch.Tensor | None, torch.Tensor | None]] = {}
@@ -82,7 +88,15 @@ class SharedModel:
         at = [self.parameters[piece.parameter].data_ptr() for piece in bucket.pieces]
         if b not in self._views or self._views[b][0] != at:
             self._views[b] = at, bucket.views(self.parameters)
+            self._arrays.pop(b, None)
         return self._views[b][1]
+
+    def arrays(self, b: int) -> list[NDArray[Any]]:
+        """The same as arrays, for compiled kernels; on the host."""
+        pieces = self.pieces(b)
+        if b not in self._arrays:
+            self._arrays[b] = [piece.numpy() for piece in pieces]
+        return self._arrays[b]
 
     def origin(self, b: int) -> torch.Tensor:
         """The origin of Δ: x in the precision of the parameters."""
@@ -100,15 +114,12 @@ class SharedModel:
             if weight != 1:
                 difference.mul_(weight)
 
-    @property
-    def is_captured(self) -> bool:
-        """Whether a captured y is kept."""
-        return len(self._captured) > 0
-
     def has_moved(self) -> bool:
         """Whether y differs from the model that it was set to last."""
         buckets = range(len(self.layout.buckets))
-        starts = self._captured or [self.origin(b) for b in buckets]
+        starts = self._captured
+        if not self.is_captured:
+            starts = [self.origin(b) for b in buckets]
         return any(
             not torch.equal(piece, start)
             for b, bucket in enumerate(self.layout.buckets)
@@ -236,11 +247,12 @@ class SharedModel:
                 mean = self.average[b]
                 mean.copy_(add_iterate(p, mean, self.anchor[b]))
             if is_ahead:
-                ahead = x.to(self.device, bucket.dtype) - self._captured[b]
-                torch._foreach_add_(y, bucket.split(ahead))
+                start = self._captured[b]
+                torch.sub(x.to(self.device, bucket.dtype), start, out=start)
+                torch._foreach_add_(y, bucket.split(start))
             else:
                 torch._foreach_copy_(y, bucket.split(x))
-        self._next, self._captured = {}, []
+        self._next, self.is_captured = {}, False
 
     def _swap_in(self, b: int, x: torch.Tensor, memory: torch.Tensor | None) -> None:
         """Replace x and memory; the old tensors become buffers."""
@@ -260,8 +272,11 @@ class SharedModel:
 
     def capture(self) -> None:
         """Copy y, from which steps continue while a sum is pending; see `commit`."""
-        buckets = range(len(self.layout.buckets))
-        self._captured = [torch.cat(self.pieces(b)) for b in buckets]
+        if not self._captured:
+            self._captured = [self.origin(b).clone() for b in range(len(self.anchor))]
+        for b, copy in enumerate(self._captured):
+            torch.cat(self.pieces(b), out=copy)
+        self.is_captured = True
 
     # ------------------------------------------------------------------------ x and y
 

@@ -48,7 +48,6 @@ def job_state(job: Job, work: RankWork) -> dict[str, Any]:
         "aggregator": repr(job.algorithm),
         "rounds": job.rounds,
         "variates_initialised": variates is None or variates.is_initialised,
-        "scale": job.scale,
         _common_key(job): {k: _join(v) for k, v in _common_parts(job).items()},
         _rank_key(job): local | {k: _join(v) for k, v in _rank_parts(job).items()},
     }
@@ -79,7 +78,6 @@ def load_job_state(job: Job, state: Mapping[str, Any]) -> RankWork:
         algorithm, work = unflatten(algorithm, arrays), RankWork(**local["work"])
     _copy_parts(sources)
     job.rounds, job.state = int(state["rounds"]), algorithm
-    job.scale = float(state["scale"])
     if local is None:
         job.model.set_parameters()
     if job.variates is not None and "server" in common:

@@ -1,10 +1,9 @@
 """A round: rendezvous, decision, sum, new model, report.
 
 1. Ranks exchange their `RankWork` and agree on all else.
-2. The algorithm decides the same on every rank. It sees of the displacements what it
-   needs (`exchange.py`): nothing, their sketches, or all entries. Where it asks for
-   more than it was given, all ranks see that alike; it is given more at once and from
-   then on.
+2. The algorithm decides the same on every rank. It sees sketches of the displacements,
+   or all entries (`exchange.py`). Where it asks for entries and was given sketches, all
+   ranks see that alike; it is given entries at once and from then on.
 3. Every rank has the same step, checks that the new model is finite, and only then
    moves.
 4. The round is reported and traced.
@@ -12,9 +11,8 @@
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, final
 
 import numpy as np
@@ -28,16 +26,14 @@ from hewfl.core.round import Cohort, Decision, LocalPlan, Round
 from hewfl.core.validation import Array, Ints, invalid
 from hewfl.displacements.sketched_displacements import (
     NeedsEntriesError,
-    NeedsProductsError,
     SketchCheck,
     SketchedDisplacements,
     check_sketched_weights,
 )
-from hewfl.server.line_search import LineSearchResult, fit_line_search, trial_lengths
 from hewfl.server.state import checked_decision
 from hewfl.torch.collectives import RankError, name_ranks, ring_bytes
 from hewfl.torch.exchange import split_unmoved
-from hewfl.torch.job import Access, Job, are_same
+from hewfl.torch.job import Job
 from hewfl.torch.rendezvous import Purpose, RankRecords, RankWork
 from hewfl.torch.shared_model import is_finite
 from hewfl.torch.sync_options import SyncReport
@@ -57,14 +53,12 @@ class RoundOutcome:
         decision: of the algorithm.
         state: of the algorithm afterwards; as before where the decision is rejected.
         unmoved: ranks that did steps and stayed where they were.
-        line_search: along the step, None without one.
     """
 
     cohort: Cohort
     decision: Decision
     state: Any
     unmoved: Int64[Ints, " u"]
-    line_search: LineSearchResult | None = None
 
 
 def sync(job: Job, work: RankWork) -> SyncReport | None:
@@ -78,27 +72,22 @@ def sync(job: Job, work: RankWork) -> SyncReport | None:
             model would not be, or parameters moved though no step was counted; the
             model is then as it was.
     """
-    samples = job.options.server_step.line_search_samples
-    if samples is not None and job.probe is None:
-        rule = "left out without a probe (`HewLocalSGD.set_probe`)"
-        raise invalid("server_step.line_search_samples", rule, samples)
     uncounted = work.steps == 0 and _has_moved(job)
     counts = job.shards.sum(np.array([uncounted, work.tokens], dtype=np.float64))
     work = replace(work, uncounted=bool(counts[0]), tokens=int(counts[1]))
     apply_pending(job)
     start, sent_before = time.perf_counter(), job.comm.bytes_sent
-    last = job.product, job.weights_digest
-    arguments = Purpose.ROUND, work, job.rounds, last, partial(_meanwhile, job)
-    with job.rendezvous.gather(*arguments) as records:
+    sketch = None if job.by_entries else job.exchange.sketch(job.rounds)
+    last = job.rounds, job.product
+    with job.rendezvous.gather(Purpose.ROUND, work, *last, sketch) as records:
         wait_seconds = time.perf_counter() - start
         sketch_check = _check_last(job, records)
         job.is_over = bool(records.rows["leaving"].all())
-        _require_counted(job, records)
+        _require_counted(records)
         outcome = None
         if records.purpose is Purpose.FIRST_STEP:  # this rank has left its loop
             _initialise_variates(job, records)
         elif len(records.active) == 0:
-            job.exchange.discard_sum()
             return None
         else:
             outcome = _aggregate(job, records)
@@ -114,13 +103,8 @@ def sync(job: Job, work: RankWork) -> SyncReport | None:
         sketch_check=sketch_check,
         **_describe(job, records, outcome),
     )
-    job.update_prediction(
-        np.array(report.weights), records.rows["weights_digest"].tolist()
-    )
     if job.trace is not None:
-        job.trace.add(report, outcome.cohort, outcome.decision, job.scale)
-    if outcome.line_search is not None:
-        job.scale *= outcome.line_search.step_size_factor
+        job.trace.add(report, outcome.cohort, outcome.decision)
     return report
 
 
@@ -131,7 +115,7 @@ def _has_moved(job: Job) -> bool:
     return job.model.has_moved()
 
 
-def _require_counted(job: Job, records: RankRecords) -> None:
+def _require_counted(records: RankRecords) -> None:
     """Require that no rank's parameters moved without a step.
 
     Raises:
@@ -139,22 +123,12 @@ def _require_counted(job: Job, records: RankRecords) -> None:
     """
     strays = np.flatnonzero(records.rows["uncounted"]).tolist()
     if strays:
-        job.exchange.discard_sum()
         text = (
             f"parameters moved on {name_ranks(strays)} without `optimizer.step()` "
             "being seen, so that nothing would be averaged: is the loop inside "
             "`with HewLocalSGD(...)`, and are all steps those of its optimisers?"
         )
         raise RankError(text)
-
-
-def _meanwhile(job: Job) -> NDArray[np.uint8] | None:
-    """Start a sum with predicted weights; make this rank's sketch if it is sent."""
-    if job.predicted is not None:
-        job.exchange.start_sum(float(job.predicted[job.comm.rank]))
-    if job.access is not Access.PRODUCTS:
-        return None
-    return job.exchange.sketch(job.rounds)
 
 
 def start_variates(job: Job) -> None:
@@ -235,7 +209,7 @@ def _share_root(job: Job, gradient: list[torch.Tensor] | None) -> Any:
     """
     if not job.needs_root:
         return None
-    if job.access is Access.ENTRIES:
+    if job.by_entries:
         root: Any = job.exchange.shard_root(gradient)
         bad = job.comm.sum(np.array([float(not is_finite(root.data))]))
         finite = bad[0] == 0
@@ -254,93 +228,54 @@ def _aggregate_with(
     while True:
         try:
             root = _share_root(job, gradient)
-            if job.access < Access.ENTRIES:
-                return _aggregate_sum(job, records, root)
-            return _aggregate_entries(job, records, root)
-        except NeedsProductsError:
-            job.access = Access.PRODUCTS
+            if job.by_entries:
+                return _aggregate_entries(job, records, root)
+            return _aggregate_sum(job, records, root)
         except NeedsEntriesError:
             if job.options.overlap:
                 text = "False for aggregators that need entries of displacements"
                 raise invalid("overlap", text, job.options.overlap) from None
-            if job.access is Access.ENTRIES:
-                if job.reads_anchor:
-                    raise
-                job.reads_anchor = True
-            job.access = Access.ENTRIES
+            if job.by_entries and job.reads_anchor:
+                raise
+            job.reads_anchor, job.by_entries = job.reads_anchor or job.by_entries, True
 
 
 def _aggregate_sum(job: Job, records: RankRecords, root: Any) -> RoundOutcome:
-    """Decide from sketches or counts; then one sum."""
-    exchange = job.exchange
-    participants, unmoved, rows = _gather_sketches(job, records)
+    """Decide from sketches; then one sum."""
+    exchange, rows = job.exchange, job.exchange.decode_sketches(records.sketches)
+    finite = np.asarray(np.isfinite(rows).all(axis=1))
+    participants, unmoved = split_unmoved(
+        records.active[finite[records.active]], np.asarray(rows.any(axis=1))
+    )
+    rows = rows if len(participants) == len(rows) else rows[participants]
     sketches = SketchedDisplacements(len(participants), job.shards.total, rows)
     round_ = _make_round(job, NoAnchor(), sketches, participants, records, root)
     decision, state = checked_decision(job.algorithm, round_, job.state)
     if decision.step is not None:
         raise NeedsEntriesError
     if _is_rejected(job, decision):
-        exchange.discard_sum()
         return _reject(job, round_.cohort, decision, unmoved)
-    weights = np.zeros(job.comm.ranks)
-    weights[participants] = decision.weights
-    predicted = job.predicted if exchange.is_pending else None
-    if predicted is None or not are_same(weights, predicted):
-        exchange.start_sum(float(weights[job.comm.rank]))
-    else:
-        decision = replace(decision, weights=predicted[participants])
+    own = participants == job.comm.rank
+    exchange.start_sum(float(decision.weights[own].sum()))
+    outcome = RoundOutcome(round_.cohort, decision, state, unmoved)
     if job.options.overlap:
         lost = np.setdiff1d(records.active, [*participants, *unmoved])
         if job.comm.rank not in lost:  # a lost rank restarts from the new x
             job.model.capture()
         job.pending = decision, job.rounds
-        return RoundOutcome(round_.cohort, decision, state, unmoved)
+        return outcome
     unchecked: tuple[Any, Any, RoundModel, Any] | None = None
     algorithm = job.algorithm
-    has_value = decision.value is not None and rows is not None
-    if has_value and isinstance(algorithm, Modelled):
+    if decision.value is not None and isinstance(algorithm, Modelled):
         model = algorithm.model(round_, job.state)
         if model is not None and isinstance(model.reference, LinearCombination | None):
             unchecked = participants, decision.weights, model, rows
-    try:
-        steps, search = _search_line(
-            job, exchange.receive_sum(), decision, participants
-        )
-        multiplies = unchecked is not None and search is None
-        job.product = _advance(job, steps, decision, multiplies=multiplies)
-    except RankError:
-        if rows is not None:
-            raise
-        job.access = Access.PRODUCTS  # once: sketches show whose model is not finite
-        try:
-            return _aggregate_sum(job, records, root)
-        finally:
-            job.access = Access.NONE
+    multiplies = unchecked is not None
+    steps = exchange.receive_sum()
+    job.product = _advance(job, steps, decision, multiplies=multiplies)
     _commit(job, job.rounds)
-    job.unchecked = unchecked if multiplies else None
-    return RoundOutcome(round_.cohort, decision, state, unmoved, search)
-
-
-def _gather_sketches(
-    job: Job, records: RankRecords
-) -> tuple[Int64[Ints, " s"], Int64[Ints, " u"], Float64[Array, "s k"] | None]:
-    """The active ranks with finite sketches, those that did not move, and the sketches.
-
-    None where the algorithm needs none. A collective call where they have not come with
-    the rendezvous.
-    """
-    participants = records.active
-    if job.access is not Access.PRODUCTS:
-        return participants, participants[:0], None
-    table = records.sketches
-    if table is None:
-        table = job.comm.gather(job.exchange.sketch(job.rounds))
-    rows = job.exchange.decode_sketches(table)
-    finite = np.asarray(np.isfinite(rows).all(axis=1))
-    participants = participants[finite[participants]]
-    participants, unmoved = split_unmoved(participants, np.any(rows, axis=1))
-    rows = rows if len(participants) == len(rows) else rows[participants]
-    return participants, unmoved, rows
+    job.unchecked = unchecked
+    return outcome
 
 
 def _aggregate_entries(job: Job, records: RankRecords, root: Any) -> RoundOutcome:
@@ -360,9 +295,7 @@ def _aggregate_entries(job: Job, records: RankRecords, root: Any) -> RoundOutcom
         return _reject(job, round_.cohort, decision, unmoved)
     shard = decision.step
     shard = shards.combine(decision.weights) if shard is None else shard
-    step = exchange.gather_shards(shard)
-    steps, search = _search_line(job, step, decision, participants)
-    _advance(job, steps, decision)
+    _advance(job, exchange.gather_shards(shard), decision)
     if variates is not None:
         is_this = participants == job.comm.rank
         total_step = float(total_steps[participants[is_this]].sum())
@@ -371,7 +304,7 @@ def _aggregate_entries(job: Job, records: RankRecords, root: Any) -> RoundOutcom
             raise _range_error(job, decision)
         variates.commit(client, server)
     _commit(job, job.rounds)
-    return RoundOutcome(round_.cohort, decision, state, unmoved, search)
+    return RoundOutcome(round_.cohort, decision, state, unmoved)
 
 
 def _is_rejected(job: Job, decision: Decision) -> bool:
@@ -432,58 +365,6 @@ def _make_round(
     cohort = Cohort(participants, H, np.ones_like(H), sizes, job.comm.ranks, job.rounds)
     plan = LocalPlan(records.rows["total_step"][participants] / H)
     return Round(anchor, displacements, cohort, plan, root=root)
-
-
-def _search_line(
-    job: Job,
-    steps: Iterable[torch.Tensor],
-    decision: Decision,
-    participants: Int64[Ints, " s"],
-) -> tuple[Iterable[torch.Tensor], LineSearchResult | None]:
-    """The step, of the length that the ranks' losses suggest, if there is a probe."""
-    if job.probe is None or job.options.server_step.line_search_samples is None:
-        return steps, None
-    steps = list(steps)
-    if not all(map(is_finite, steps)):
-        raise _range_error(job, decision)
-    search = measure_losses(job, steps, participants, decision.weights)
-    return [step.mul_(search.length) for step in steps], search
-
-
-def measure_losses(
-    job: Job,
-    steps: Sequence[torch.Tensor],
-    participants: Int64[Ints, " s"],
-    weights: Float64[Array, " s"],
-) -> LineSearchResult:
-    """Measure the losses of all ranks at x + a s: a collective call.
-
-    Ranks that do not participate, or have weight zero, measure too; their losses do not
-    count. The parameters are restored afterwards.
-
-    Args:
-        job: of this rank, with a probe.
-        steps: s, bucket by bucket, the same bits on all ranks.
-        participants: ranks with a displacement.
-        weights: of their displacements.
-
-    Returns:
-        The length of the step and the losses: the same on all ranks.
-    """
-    model, comm, server_step = job.model, job.comm, job.model.server_step
-    assert server_step.line_search_samples is not None
-    assert job.probe is not None
-    loss, losses = job.probe(server_step.line_search_samples), []
-    with model.restore_parameters(), torch.no_grad():
-        for a in trial_lengths(server_step):
-            pairs = zip(model.anchor, steps, strict=True)
-            model.set_parameters([x + a * s.to(x) for x, s in pairs])
-            losses.append(float(loss()))
-    table = np.zeros((comm.ranks, len(losses)))
-    table[comm.rank] = losses
-    # A sum with zeros is exact, and a loss that is not finite stays in its own row.
-    all_losses = comm.sum(table.reshape(-1)).reshape(table.shape)
-    return fit_line_search(server_step, weights, all_losses[participants])
 
 
 def _advance(
@@ -629,7 +510,6 @@ def _describe(job: Job, records: RankRecords, outcome: RoundOutcome) -> dict[str
         "status": outcome.decision.status,
         "gap": float(outcome.decision.gap),
         "ring_bytes": sum(ring_bytes(size, len(ranks)) for size in sizes),
-        "line_search": outcome.line_search,
         "measured": dict(outcome.decision.measured),
         "accepted": not outcome.decision.rejected,
     }

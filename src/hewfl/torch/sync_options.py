@@ -1,25 +1,18 @@
 """Options of a torch job, and the report of a round."""
 
-import functools
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from numbers import Real
 from pathlib import Path
-from typing import Any, Literal, SupportsFloat, TypeVar, final
+from typing import Any, Literal, final
 
 import torch
 
 from hewfl.core.validation import invalid
 from hewfl.displacements.sketched_displacements import SketchCheck
-from hewfl.server.line_search import LineSearchResult
 from hewfl.server.server_step import ServerStep
 
-Loss = Callable[[], SupportsFloat]
-"""The loss of the model at its present parameters, on samples drawn before."""
-Probe = Callable[[int], Loss]
-"""Draws that many fresh samples of this rank, and returns the loss on them."""
 RootLoss = Callable[[], torch.Tensor]
 """The loss of the model at its present parameters, on samples that are trusted."""
 
@@ -48,7 +41,6 @@ class SyncReport:
         ring_bytes: of a ring all-reduce of the model.
         seconds: from arrival to the new model.
         wait_seconds: of these, until the last rank arrived.
-        line_search: losses along the step, None without a line search.
         measured: numbers that the aggregator measured, such as `kappa`, by name.
         accepted: whether the step was taken. In a round that the aggregator rejects
             every rank starts again from the common model.
@@ -68,49 +60,10 @@ class SyncReport:
     ring_bytes: int
     seconds: float
     wait_seconds: float
-    line_search: LineSearchResult | None = None
     measured: Mapping[str, float] = field(default_factory=dict)
     accepted: bool = True
 
 
-Class = TypeVar("Class", bound=type)
-
-
-def refuse_old_arguments(**new_words: str) -> Callable[[Class], Class]:
-    """A class decorator: an old argument raises an error with the new word.
-
-    Raises:
-        InvalidInputError: at construction, with an old argument.
-    """
-
-    def decorate(cls: Class) -> Class:
-        construct: Any = cls.__init__  # type: ignore[misc]  # of this class itself
-
-        @functools.wraps(construct)
-        def init(self: Any, *args: Any, **kwargs: Any) -> None:
-            for word in kwargs.keys() & new_words.keys():
-                raise invalid(word, f"replaced by `{new_words[word]}`", kwargs[word])
-            construct(self, *args, **kwargs)
-
-        # Callers that bind arguments to the signature must let old ones pass to `init`.
-        signature = inspect.signature(construct)
-        old = inspect.Parameter("old", inspect.Parameter.VAR_KEYWORD)
-        init.__signature__ = signature.replace(  # type: ignore[attr-defined]
-            parameters=[*signature.parameters.values(), old]
-        )
-        cls.__init__ = init  # type: ignore[misc]  # as above
-        return cls
-
-    return decorate
-
-
-@refuse_old_arguments(
-    exact="gram",
-    send="compression",
-    outer="server_step",
-    smoothness="HewLocalSGD(aggregator=HewHom(smoothness, …))",
-    curvature_ratio="HewLocalSGD(aggregator=HewHom(curvature_ratio=…))",
-)
 @final
 @dataclass(frozen=True, slots=True)
 class SyncOptions:

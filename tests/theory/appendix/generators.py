@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hewfl.theory.appendix.closed_forms import (
+from hewfl.theory.appendix.generators import (
+    ConvexGenerator,
     ExponentialGenerator,
+    Generator,
     PowerGenerator,
     QuadraticGenerator,
 )
-from hewfl.theory.appendix.convex_flow import ConvexGenerator
-from hewfl.theory.appendix.generator import Generator
 from hewfl.theory.appendix.master import Terms
 
 Array = NDArray[np.floating[Any]]

@@ -12,8 +12,11 @@ from hewfl.theory.appendix.bellman import (
     box_selection,
     epsilon_selection,
 )
-from hewfl.theory.appendix.closed_forms import ExponentialGenerator, QuadraticGenerator
-from hewfl.theory.appendix.generator import Generator
+from hewfl.theory.appendix.generators import (
+    ExponentialGenerator,
+    Generator,
+    QuadraticGenerator,
+)
 from hewfl.theory.appendix.master import Terms, master_trajectory
 from hewfl.theory.statement import all_hold
 

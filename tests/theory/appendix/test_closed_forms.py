@@ -3,12 +3,13 @@ import numpy as np
 import pytest
 from tests.theory.appendix.generators import agree, exact, inputs
 
-from hewfl.theory.appendix.closed_forms import (
+from hewfl.theory.appendix.generators import (
     ExponentialGenerator,
     PowerGenerator,
     QuadraticGenerator,
+    relative_decrease,
+    slope_modulus,
 )
-from hewfl.theory.appendix.generator import relative_decrease, slope_modulus
 
 
 @pytest.mark.parametrize("span", [3, 80, 300])

@@ -4,10 +4,13 @@ import pytest
 from tests.theory.appendix.generators import NUMERIC, agree, exact, inputs
 
 from hewfl import InvalidInputError
-from hewfl.theory.appendix import convex_flow
-from hewfl.theory.appendix.closed_forms import PowerGenerator, QuadraticGenerator
-from hewfl.theory.appendix.convex_flow import ConvexGenerator
-from hewfl.theory.appendix.generator import slope_modulus
+from hewfl.theory.appendix import generators
+from hewfl.theory.appendix.generators import (
+    ConvexGenerator,
+    PowerGenerator,
+    QuadraticGenerator,
+    slope_modulus,
+)
 
 
 @pytest.mark.parametrize("span", [1, 10, 50])
@@ -63,7 +66,7 @@ def test_quadrature_names_a_generator_it_cannot_follow() -> None:
 
 
 def test_quadrature_gives_up_on_noise(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(convex_flow, "_MOST_PANELS", 100)
+    monkeypatch.setattr(generators, "_MOST_PANELS", 100)
     with pytest.raises(InvalidInputError, match="`phi` must be smooth up to rounding"):
         ConvexGenerator(lambda s: s * (2 + np.sin(1e12 * s)), 2.0).flow(5.0, 1.0)
 

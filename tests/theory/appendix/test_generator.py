@@ -5,14 +5,12 @@ import pytest
 from tests.theory.appendix.generators import GENERATORS, every_generator
 
 from hewfl import InvalidInputError
-from hewfl.theory.appendix.closed_forms import (
+from hewfl.theory.appendix.generators import (
+    ConvexGenerator,
     ExponentialGenerator,
+    Generator,
     PowerGenerator,
     QuadraticGenerator,
-)
-from hewfl.theory.appendix.convex_flow import ConvexGenerator
-from hewfl.theory.appendix.generator import (
-    Generator,
     generator_hypotheses,
     slope_modulus,
 )

@@ -7,20 +7,20 @@ import pytest
 from tests.theory.appendix.generators import close, every_generator, schedule
 
 from hewfl import InvalidInputError
-from hewfl.theory.appendix.closed_forms import (
+from hewfl.theory.appendix.generators import (
     ExponentialGenerator,
+    Generator,
     PowerGenerator,
     QuadraticGenerator,
+    relative_decrease,
+    slope_modulus,
 )
-from hewfl.theory.appendix.generator import Generator, relative_decrease, slope_modulus
 from hewfl.theory.appendix.master import (
     Terms,
     evolution,
     master_trajectory,
-    noiseless_bounds,
     noiseless_coordinate,
     noiseless_rate,
-    noisy_bounds,
     noisy_contraction,
     noisy_drift,
     noisy_floor,
@@ -86,7 +86,7 @@ def test_noiseless_bounds_are_the_recursion(
 ) -> None:
     """The flow composes, so without noise the closed bound is no worse than steps."""
     terms = Terms(rng.uniform(0.0, 1.0, (30, 4)))
-    rate = noiseless_bounds(g, 2.0, terms, objective=3.0)
+    rate = noiseless_rate(g, 2.0, terms, objective=3.0)
     np.testing.assert_allclose(
         rate.value, 3 * master_trajectory(g, 2.0, terms), rtol=1e-13
     )
@@ -99,7 +99,7 @@ def test_noise_breaks_the_noiseless_hypotheses() -> None:
     g = QuadraticGenerator(1.0)
     rate = noiseless_rate(g, 1.0, Terms(1.0, [0.0, 0.1, 0.0], [0.0, 0.0, 0.1]), 5)
     np.testing.assert_array_equal(rate.holds, [True, False, False])
-    rate = noiseless_bounds(g, 1.0, Terms([1.0, 1.0], [0.0, 0.0], 0.0, [0.0, 0.1]))
+    rate = noiseless_rate(g, 1.0, Terms([1.0, 1.0], [0.0, 0.0], 0.0, [0.0, 0.1]))
     assert not rate.holds
     assert noiseless_rate(g, 0.0, Terms(1.0), 5).vacuous
 
@@ -125,7 +125,7 @@ def test_noisy_bounds_hold_and_shrink_step_by_step(
     g: Generator, rng: np.random.Generator
 ) -> None:
     terms = schedule(rng)
-    rate = noisy_bounds(g, 2.0, terms)
+    rate = noisy_rate(g, 2.0, terms)
     S = master_trajectory(g, 2.0, terms)
     m = noisy_floor(g, terms).max(axis=0)
     lambdas = noisy_contraction(g, terms, m)
@@ -145,7 +145,7 @@ def test_noisy_bounds_hold_and_shrink_step_by_step(
 def test_constant_terms_agree_with_a_constant_schedule(g: Generator) -> None:
     terms, T = Terms(0.5, 0.01, 0.02), np.arange(41)
     rate = noisy_rate(g, 2.0, terms, T, objective=2.0)
-    many = noisy_bounds(g, 2.0, Terms(np.full(40, 0.5), 0.01, 0.02), objective=2.0)
+    many = noisy_rate(g, 2.0, Terms(np.full(40, 0.5), 0.01, 0.02), objective=2.0)
     np.testing.assert_allclose(rate.value, many.value, rtol=1e-12)
     assert rate.value[0] == pytest.approx(4.0)
     assert rate.value[-1] >= rate.floor[0]
@@ -173,8 +173,8 @@ def test_noisy_rates_in_high_precision(rng: np.random.Generator) -> None:
 def test_a_floor_given_by_hand_is_judged() -> None:
     g, terms = QuadraticGenerator(1.0), Terms([0.5, 0.5], 0.01, 0.02)
     m = float(noisy_floor(g, terms)[0])
-    assert noisy_bounds(g, 1.0, terms, floor=2 * m).holds
-    low = noisy_bounds(g, 1.0, terms, floor=0.5 * m)
+    assert noisy_rate(g, 1.0, terms, floor=2 * m).holds
+    low = noisy_rate(g, 1.0, terms, floor=0.5 * m)
     assert not low.holds
     assert low.hypotheses[0].left > low.hypotheses[0].right
     assert noisy_rate(g, 0.5 * m, Terms(0.5, 0.01, 0.02), 9).vacuous
@@ -191,8 +191,8 @@ def test_contraction_is_asked_for_only_in_print() -> None:
     assert S[-1] <= rate.value
     assert not noisy_rate(g, 1.0, terms, 10, floor=0.0, printed=True).holds
     many = Terms(np.full(10, 0.5), 0.1)
-    assert not noisy_bounds(g, 1.0, many, floor=0.0, printed=True).holds
-    assert noisy_bounds(g, 1.0, many, floor=0.0).vacuous
+    assert not noisy_rate(g, 1.0, many, floor=0.0, printed=True).holds
+    assert noisy_rate(g, 1.0, many, floor=0.0).vacuous
     assert np.isinf(noisy_rate(g, 1.0, terms, 10**6, floor=0.0).value)
 
 

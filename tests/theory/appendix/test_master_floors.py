@@ -7,13 +7,13 @@ import pytest
 from tests.theory.appendix.generators import close, every_generator, schedule
 
 from hewfl import InvalidInputError
-from hewfl.theory.appendix.closed_forms import (
+from hewfl.theory.appendix.generators import (
+    ConvexGenerator,
     ExponentialGenerator,
+    Generator,
     PowerGenerator,
     QuadraticGenerator,
 )
-from hewfl.theory.appendix.convex_flow import ConvexGenerator
-from hewfl.theory.appendix.generator import Generator
 from hewfl.theory.appendix.master import (
     Terms,
     evolution,

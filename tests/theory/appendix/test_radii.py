@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from tests.theory.test_one_step_bound import random_system
 
-from hewfl.theory.appendix.radii import branch_sq_radius, plain_sq_radius
+from hewfl.theory.appendix.lemmas import branch_sq_radius, plain_sq_radius
 from hewfl.theory.one_step_bound import situation
 from hewfl.theory.statement import all_hold
 from hewfl.theory.systems import System

@@ -16,12 +16,14 @@ from hewfl.control.tracking import predictable_tracking
 from hewfl.theory import System, surrogate
 from hewfl.theory.appendix import safe_rate
 from hewfl.theory.comparators import comparator_coefficients
-from hewfl.theory.heterogeneous import heterogeneous_coefficients
-from hewfl.theory.homogeneous import PostLocal, homogeneous_coefficients
-from hewfl.theory.pl import pl_contraction
+from hewfl.theory.post_local import (
+    PostLocal,
+    heterogeneous_coefficients,
+    homogeneous_coefficients,
+)
 from hewfl.theory.scalar import printed_scalar_rate
 from hewfl.theory.statement import all_hold
-from hewfl.theory.uniform_controller import uniform_coefficients
+from hewfl.theory.uniform import pl_contraction, uniform_coefficients
 
 
 def square(n: int, shifts: list[float]) -> Scenario:

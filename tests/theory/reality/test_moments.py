@@ -24,17 +24,19 @@ from tests.theory.reality.scenario import LINKS, Scenario, random_scenario
 from hewfl.control.certificate import VARIANTS, Variant
 from hewfl.core.validation import Array
 from hewfl.theory import situation
-from hewfl.theory.appendix.post_local_lemmas import comparator_moments
-from hewfl.theory.appendix.radii import RadiusForm, drift_sq_norm, mismatch_sq_norm
-from hewfl.theory.appendix.uniform_lemmas import (
+from hewfl.theory.appendix.lemmas import (
+    RadiusForm,
+    comparator_moments,
+    drift_sq_norm,
     mean_drift_sq_norm,
     mean_noise_cost,
+    mismatch_sq_norm,
     pl_coefficient_bounds,
 )
-from hewfl.theory.homogeneous import PostLocal
+from hewfl.theory.post_local import PostLocal
 from hewfl.theory.statement import Bound, all_hold
 from hewfl.theory.systems import System
-from hewfl.theory.uniform_controller import uniform_coefficients
+from hewfl.theory.uniform import uniform_coefficients
 
 pytestmark = pytest.mark.unchecked
 SCENES = 60

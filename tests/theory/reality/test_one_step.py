@@ -26,7 +26,7 @@ from hewfl.control.tracking import predictable_tracking
 from hewfl.core.validation import Array
 from hewfl.theory import System, one_step, situation
 from hewfl.theory.appendix import propagated_tracking
-from hewfl.theory.appendix.radii import RadiusForm, branch_sq_radius, plain_sq_radius
+from hewfl.theory.appendix.lemmas import RadiusForm, branch_sq_radius, plain_sq_radius
 from hewfl.theory.one_step_bound import OneStep
 from hewfl.theory.statement import all_hold
 

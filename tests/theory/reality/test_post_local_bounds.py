@@ -27,13 +27,16 @@ from tests.theory.reality.scenario import LINKS, Scenario, random_scenario
 from hewfl.control.certificate import Variant
 from hewfl.core.validation import Array
 from hewfl.theory import pathwise_bound
-from hewfl.theory.appendix.post_local_lemmas import (
+from hewfl.theory.appendix.lemmas import (
     homogeneous_advantage,
     homogeneous_slope_error,
     uniform_model_value,
 )
-from hewfl.theory.heterogeneous import heterogeneous_coefficients
-from hewfl.theory.homogeneous import PostLocal, homogeneous_coefficients
+from hewfl.theory.post_local import (
+    PostLocal,
+    heterogeneous_coefficients,
+    homogeneous_coefficients,
+)
 from hewfl.theory.statement import all_hold
 
 pytestmark = pytest.mark.unchecked

@@ -40,13 +40,15 @@ from hewfl.problems import (
 from hewfl.simulation.audit import control_audit, pathwise_audit
 from hewfl.simulation.rounds import Step
 from hewfl.theory import System
+from hewfl.theory.appendix.lemmas import pl_step
 from hewfl.theory.appendix.surrogate_controls import surrogate_under
-from hewfl.theory.appendix.uniform_lemmas import pl_step
-from hewfl.theory.heterogeneous import heterogeneous_coefficients
-from hewfl.theory.homogeneous import PostLocal, homogeneous_coefficients
-from hewfl.theory.pl import pl_rate
+from hewfl.theory.post_local import (
+    PostLocal,
+    heterogeneous_coefficients,
+    homogeneous_coefficients,
+)
 from hewfl.theory.statement import all_hold
-from hewfl.theory.uniform_controller import uniform_coefficients
+from hewfl.theory.uniform import pl_rate, uniform_coefficients
 
 pytestmark = pytest.mark.unchecked
 N, ROUNDS, SEEDS = 4, 5, 16

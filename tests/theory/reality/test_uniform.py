@@ -26,15 +26,20 @@ from hewfl.control.certificate import VARIANTS, Variant
 from hewfl.control.tracking import tracking_cap
 from hewfl.core.validation import Array
 from hewfl.theory.appendix import safe_amplitude, safe_rate
-from hewfl.theory.appendix.uniform_lemmas import (
+from hewfl.theory.appendix.lemmas import (
     common_quadratic_rate,
     pl_step,
     safe_floor,
 )
-from hewfl.theory.pl import pl_contraction, pl_rate
-from hewfl.theory.similar_hessians import best_iterate_rate, higher_order
 from hewfl.theory.statement import all_hold
-from hewfl.theory.uniform_controller import UniformController, uniform_coefficients
+from hewfl.theory.uniform import (
+    UniformController,
+    best_iterate_rate,
+    higher_order,
+    pl_contraction,
+    pl_rate,
+    uniform_coefficients,
+)
 
 EDGE = 0.99 / np.sqrt(288)
 kinds = pytest.mark.parametrize("kind", list(LINKS))

@@ -24,7 +24,7 @@ from hewfl.core.validation import (
     invalid,
     nonnegatives,
 )
-from hewfl.theory.appendix.generator import Generator
+from hewfl.theory.appendix.generators import Generator
 from hewfl.theory.appendix.master import Terms, noisy_drift
 from hewfl.theory.statement import Hypothesis, at_most
 
@@ -36,17 +36,13 @@ _MOST_CELLS = 2**20
 class Selection:
     """A control for each state, and how good it is known to be.
 
-    Attributes:
-        index: which control.
-        value: G(s, u) at it.
-        infimum: B(s), or a lower bound of it on a box.
-        bound: B(s) + ε, which bounds E[s_{t+1} | past] under it (thm:adaptive).
+    B(s) + ε bounds E[s_{t+1} | past] under it (thm:adaptive).
     """
 
-    index: Int64[Ints, "*c"]
-    value: Float64[Array, "*c"]
-    infimum: Float64[Array, "*c"]
-    bound: Float64[Array, "*c"]
+    index: Int64[Ints, "*c"]  # which control
+    value: Float64[Array, "*c"]  # G(s, u) at it
+    infimum: Float64[Array, "*c"]  # B(s)
+    bound: Float64[Array, "*c"]  # B(s) + ε
 
 
 @broadcasting
@@ -91,17 +87,13 @@ def epsilon_selection(
 class BoxSelection:
     """A control out of a box for each state.
 
-    Attributes:
-        control: u, shape (*c, k).
-        value: G(s, u) at it.
-        infimum: lower bound of B(s); value − infimum is the ε attained.
-        hypotheses: α, β, δ do not fall from a cell's low corner to its high one; the
-            lower bound rests on their being isotone.
+    The lower bound rests on α, β, δ being isotone: the hypotheses say that they do not
+    fall from a cell's low corner to its high one.
     """
 
-    control: Float64[Array, "*c k"]
-    value: Float64[Array, "*c"]
-    infimum: Float64[Array, "*c"]
+    control: Float64[Array, "*c k"]  # u
+    value: Float64[Array, "*c"]  # G(s, u) at it
+    infimum: Float64[Array, "*c"]  # lower bound of B(s); value − infimum is the ε
     hypotheses: tuple[Hypothesis, ...]
 
 

@@ -24,7 +24,7 @@ from hewfl.core.validation import (
     nonnegatives,
     positives,
 )
-from hewfl.theory.appendix.generator import Generator
+from hewfl.theory.appendix.generators import Generator
 from hewfl.theory.statement import Bound, Hypothesis, at_most
 
 
@@ -42,11 +42,9 @@ class YoungPair(Protocol):
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class PowerYoung:
-    """φ(β) = cβ^q/q and φ*(α) = c(α/c)^{q'}/q', 1/q + 1/q' = 1.
+    """φ(β) = cβ^q/q and φ*(α) = c(α/c)^{q'}/q', 1/q + 1/q' = 1, for q > 1 and c > 0.
 
-    Attributes:
-        exponent: q > 1; 2 is the quadratic pair cβ²/2, α²/(2c).
-        weight: c > 0; αβ is met exactly at c = α/β^{q−1}.
+    q = 2 is the quadratic pair cβ²/2, α²/(2c). αβ is met exactly at c = α/β^{q−1}.
     """
 
     exponent: ArrayLike = 2.0
@@ -79,9 +77,7 @@ class PowerYoung:
 class GivenYoung:
     """Any conjugate pair as two elementwise functions; `young_hypothesis` tests it.
 
-    Attributes:
-        phi: φ.
-        phi_star: φ*, or any upper bound of it.
+    φ* may be any upper bound of the conjugate.
     """
 
     phi: Callable[..., Any]
@@ -109,30 +105,19 @@ def young_hypothesis(
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Product:
-    """One product term a(y, u)·b(y) and the pair that splits it.
+    """One product term a(y, u)·b(y) and the pair that splits it."""
 
-    Attributes:
-        gain: a(y, u) ≥ 0, the factor in which the control enters.
-        level: b(y) ≥ 0.
-        pair: φ and φ*.
-    """
-
-    gain: Callable[..., Any]
-    level: Callable[..., Any]
+    gain: Callable[..., Any]  # a(y, u) ≥ 0, the factor in which the control enters
+    level: Callable[..., Any]  # b(y) ≥ 0
     pair: YoungPair
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Envelope:
-    """The raw one-step bound of one coordinate: A(y, u) + Σ_j a_j(y, u) b_j(y).
+    """The raw one-step bound of one coordinate: A(y, u) + Σ_j a_j(y, u) b_j(y)."""
 
-    Attributes:
-        base: A(y, u) ≥ 0.
-        products: the terms of the sum, possibly none.
-    """
-
-    base: Callable[..., Any]
+    base: Callable[..., Any]  # A(y, u) ≥ 0
     products: tuple[Product, ...] = ()
 
 
@@ -145,8 +130,7 @@ def raw_kernel(
     The state y ≥ 0 has its coordinates (D_h, z_1, ..., z_m) last, one per envelope; the
     control u is passed to the envelopes unchanged.
     """
-    y = _state(envelopes, state)
-    return _stack_bounds(envelopes, y, control, lambda _pair, a, b: a * b)
+    return _stack_bounds(envelopes, state, control, lambda _pair, a, b: a * b)
 
 
 @broadcasting
@@ -159,8 +143,11 @@ def closed_kernel(
 
     Never below `raw_kernel`, coordinate by coordinate.
     """
-    y = _state(envelopes, state)
-    return _stack_bounds(envelopes, y, control, _split)
+
+    def split(pair: YoungPair, a: Reals, b: Reals) -> Reals:
+        return np.asarray(pair.conjugate(a) + pair.primal(b))
+
+    return _stack_bounds(envelopes, state, control, split)
 
 
 @broadcasting
@@ -175,19 +162,10 @@ def scalar_shadow(
 
         E Y⁺ ≼ Φ_α(Y) + M Y + q  implies  E s⁺ ≤ R_α(s) + β s + δ      (eq:scalar_rec)
 
-    on the orthant K = [0, ∞)ᵐ with Ψ(y) = ⟨ψ, y⟩ and any cone semigroup Φ whose shadow
+    on the orthant K = [0, ∞)ᵐ with Ψ(y) = ⟨ψ, y⟩, ψ > 0, coordinates last, for a matrix
+    M ≥ 0 and a vector q ≥ 0 (`terms`) and any cone semigroup Φ whose shadow
     is R (ass:cone_semigroup). β is the least number with ψᵀM ≤ βψᵀ (eq:M_bound), and
     δ = ⟨ψ, q⟩ (eq:delta).
-
-    Args:
-        generator: φ, of R.
-        amplitude: α ≥ 0, shape (*c).
-        functional: ψ > 0, coordinates last.
-        terms: M ≥ 0, shape (*c, m, m), and q ≥ 0, shape (*c, m).
-        state: Y ≥ 0, coordinates last.
-
-    Returns:
-        The bound, with the hypotheses on M and q.
     """
     psi = np.atleast_1d(positives("functional", functional))
     M, q = as_float64("terms", terms[0]), as_float64("terms", terms[1])
@@ -206,16 +184,16 @@ def scalar_shadow(
     return Bound("prop:vector_scalar", value, met)
 
 
-def _split(pair: YoungPair, a: Reals, b: Reals) -> Reals:
-    return np.asarray(pair.conjugate(a) + pair.primal(b))
-
-
 def _stack_bounds(
     envelopes: Sequence[Envelope],
-    y: Float64[Array, "*c coordinates"],
+    state: ArrayLike,
     control: Any,
     term: Callable[..., Any],
 ) -> Float64[Array, "*c coordinates"]:
+    y = nonnegatives("state", state)
+    if y.ndim == 0 or y.shape[-1] != len(envelopes):
+        rule = f"of shape (*c, {len(envelopes)}), one entry per envelope"
+        raise invalid("state", rule, f"shape {y.shape}")
     rows = []
     for envelope in envelopes:
         row = nonnegatives("base", envelope.base(y, control))
@@ -224,13 +202,3 @@ def _stack_bounds(
             row = row + term(product.pair, a, nonnegatives("level", product.level(y)))
         rows.append(row)
     return np.stack(np.broadcast_arrays(*rows), axis=-1)
-
-
-def _state(
-    envelopes: Sequence[Envelope], state: ArrayLike
-) -> Float64[Array, "*c coordinates"]:
-    y = nonnegatives("state", state)
-    if y.ndim == 0 or y.shape[-1] != len(envelopes):
-        rule = f"of shape (*c, {len(envelopes)}), one entry per envelope"
-        raise invalid("state", rule, f"shape {y.shape}")
-    return y

@@ -43,12 +43,7 @@ ROUNDING = 1e-12
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class CentralPath:
-    """H central gradient steps from an anchor.
-
-    Attributes:
-        points: z_0 = x, ..., z_H.
-        mean_gradient: (1/H) Σ ∇F(z_ℓ) over ℓ < H.
-    """
+    """H central gradient steps z_0 = x, ..., z_H, and (1/H) Σ ∇F(z_ℓ) over ℓ < H."""
 
     points: Float64[Array, "steps *c d"]
     mean_gradient: Float64[Array, "*c d"]

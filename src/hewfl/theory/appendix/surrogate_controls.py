@@ -38,22 +38,13 @@ from hewfl.theory.systems import System, require_single_clients
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Surrogate:
-    """The optimised system, rounds first.
+    """The optimised system, rounds first, with clients last for w_t and θ_t."""
 
-    Attributes:
-        gap: u_t for t = 0, ..., T, a bound on the expected gap.
-        tracking: χ_t, a bound on every expected squared tracking error.
-        weights: w_t for t = 0, ..., T − 1, clients last.
-        amplitudes: θ_t, likewise.
-        solver_gap: certified distance from the least J, for comparators (E-18).
-        hypotheses: what must hold for u_t and χ_t to be bounds.
-    """
-
-    gap: Float64[Array, "states ..."]
-    tracking: Float64[Array, "states ..."]
-    weights: Float64[Array, "rounds ... n"]
-    amplitudes: Float64[Array, "rounds ... n"]
-    solver_gap: Float64[Array, "rounds ..."]
+    gap: Float64[Array, "states ..."]  # u_t, a bound on the expected gap
+    tracking: Float64[Array, "states ..."]  # χ_t, on squared tracking errors
+    weights: Float64[Array, "rounds ... n"]  # w_t
+    amplitudes: Float64[Array, "rounds ... n"]  # θ_t
+    solver_gap: Float64[Array, "rounds ..."]  # distance from the least J (E-18)
     hypotheses: tuple[Hypothesis, ...]
 
 
@@ -135,22 +126,9 @@ def surrogate_under(
 
     Domination needs some controls fixed before the run, not the best ones (E-18), so
     u_t and χ_t are bounds for these as well.
-
-    Args:
-        system: the constants.
-        controls: w and θ, shape (*c, n); for a schedule (rounds, *c, n).
-        start: (u₀, χ₀), shape (*c).
-        rounds: T for constant controls, None for a schedule.
-        box_end: θ̄ in the recursion of χ, as printed; by default the largest θ_i of the
-            round (E-33).
-        variant: the set of constants.
-
-    Returns:
-        The bounds of rounds 0 to T.
-
-    Raises:
-        InvalidInputError: weights off the simplex, a negative number, or `rounds` None
-            without a schedule.
+    Controls have shape (*c, n), or (rounds, *c, n) for a schedule, where `rounds` is
+    None. The box ends at θ̄ in the recursion of χ, by default at the largest θ_i of the
+    round (E-33).
     """
     check_variant(variant)
     w, theta = simplex_weights("weights", controls[0]), controls[1]

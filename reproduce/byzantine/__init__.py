@@ -1,0 +1,1 @@
+"""The study of attackers that see everything and work together."""

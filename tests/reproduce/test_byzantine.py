@@ -1,0 +1,227 @@
+"""The study of hostile clients: trials, the three stages, worst cases, publishing."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from reproduce.byzantine.byzantine_cells import (
+    AGAINST_ROOT,
+    ATTACKS,
+    CELLS,
+    ORACLE,
+    PANELS,
+    RULES,
+    SHARES,
+    TUNED_WITH,
+    YARDSTICK_ATTACK,
+    AgainstRoot,
+    Cell,
+)
+from reproduce.byzantine.byzantine_scores import Scores
+from reproduce.byzantine.publish_byzantine import publish_byzantine, results_text
+from reproduce.byzantine.stages import LEAST, MOST, START, Plan, Sizes
+from reproduce.byzantine.trials import (
+    Known,
+    Outcome,
+    Trial,
+    read_trials,
+    run_trials,
+    write_trials,
+)
+
+from hewfl.aggregators import FLTrust
+from tests.federation.test_omniscient import view_of
+
+SIZES = Sizes(rounds=2, seeds=(0, 1, 2))
+CELL = Cell("digits-0.2", 8)
+COLUMN = ("digits-0.2", 8)
+BEST = {"RootWeights, root of 100": 1.2, "AngleMix + geometric median": 1.5}
+"""Losses over the oracle's; other rules have 4."""
+
+
+def made_up(cell: Cell = CELL, best_amplitude: float = 8.0) -> Known:
+    """All trials of a cell: the worst attack is the last one, the oracle loses 0.5."""
+    known: Known = {}
+    plan = Plan(cell, SIZES, known)
+    for rule in cell.rules:
+        loss = 0.5 if rule == ORACLE else 0.5 * BEST.get(rule, 4.0)
+        while asked := plan.open_amplitudes(rule):
+            for amplitude in asked:
+                far = abs(math.log2(amplitude / best_amplitude))
+                for trial in plan.tuning(rule, amplitude):
+                    known[trial] = Outcome(loss + far, 0.5)
+        for k, trial in enumerate(plan.screening(rule)):
+            known[trial] = Outcome(loss - 0.01 * (len(ATTACKS) - k), 0.5)
+        for k, attack in enumerate(plan.worst_attacks(rule)):
+            for trial in plan.judging(rule, attack):
+                rng = np.random.default_rng([trial.seed, len(rule)])
+                noise = 1 + 0.001 * rng.standard_normal()
+                known[trial] = Outcome(loss * noise / (1 + 0.1 * k), 0.8 - loss / 10)
+    return known
+
+
+# ------------------ cells
+
+
+def test_cells_cover_the_grid_once() -> None:
+    assert len(set(CELLS)) == len(CELLS)
+    main = {(c.panel, c.f) for c in CELLS if c.group == "main"}
+    assert main == {
+        (p, f) for p in PANELS if not p.startswith("digits") for f in SHARES
+    }
+
+
+def test_with_a_majority_of_attackers_no_rule_is_told_f() -> None:
+    assert not any(RULES[rule].is_told for rule in Cell("mnist-iid", 12).rules)
+    assert "RootWeights, root of 100" in Cell("mnist-iid", 12).rules
+
+
+def test_every_rule_meets_every_attack_of_the_library() -> None:
+    assert set(TUNED_WITH) <= set(ATTACKS)
+    assert CELL.attacks("Trust") == tuple(ATTACKS)
+    assert CELL.attacks("FLTrust, root of 100")[-1] == AGAINST_ROOT
+    assert CELL.attacks(ORACLE) == (YARDSTICK_ATTACK,)
+    assert Cell("mnist-iid", 0).attacks("Trust") == ("none",)
+
+
+def test_the_attack_on_the_root_goes_down_with_it_and_undoes_the_rest() -> None:
+    honest = np.array([[2.0, 1.0, 0.0], [2.0, 3.0, 0.0], [2.0, 2.0, 0.0]])
+    view = view_of(honest, 2, FLTrust())
+    root = np.array([-3.0, 0.0, 0.0])
+    rooted = type(view.round)(
+        view.round.anchor, view.round.displacements, view.round.cohort,
+        view.round.plan, root=root,
+    )  # fmt: skip
+    view = type(view)(
+        rooted, view.honest, view.attackers, view.algorithm, view.state, view.decide,
+        view.seed,
+    )  # fmt: skip
+    sent = AgainstRoot(0.4).attack(view)
+    np.testing.assert_allclose(sent[:, 0], 2.0)  # as the honest clients go
+    assert (sent[:, 1] < 0).all()
+    np.testing.assert_allclose(sent[:, 2], 0.0)
+
+
+# ------------------ trials
+
+
+def test_trials_are_read_back_without_the_line_that_was_cut(tmp_path: Path) -> None:
+    file = tmp_path / "trials.csv"
+    lost = Trial("digits-0.2", 8, "mean", 4.0, "ALIE, searched (inner)", 1, 2)
+    known = {lost: Outcome(math.inf, 0.0)}
+    write_trials(known, file)
+    with file.open("a") as lines:
+        lines.write("digits-0.2,8,mea")
+    assert read_trials(file) == known
+    assert read_trials(tmp_path / "none.csv") == {}
+
+
+def test_trials_are_run_once_and_the_oracle_is_out_of_reach(tmp_path: Path) -> None:
+    file, known = tmp_path / "trials.csv", Known()
+    asked = [
+        Trial("digits-0.2", 8, rule, 8.0, attack, 0, 3)
+        for rule in (ORACLE, "mean", "RootWeights, root of 100")
+        for attack in ("IPM 0.1", "sign flip, 10 times")
+    ]
+    run_trials(asked, known, file)
+    assert read_trials(file) == known
+    assert list(known)
+    assert set(known) == set(asked)
+    oracle = {known[t] for t in asked if t.rule == ORACLE}
+    assert len(oracle) == 1
+    mean, rooted = known[asked[3]], known[asked[5]]
+    assert rooted.objective < mean.objective
+    before = file.read_text()
+    run_trials(asked, known, file)
+    assert file.read_text() == before
+
+
+# ------------------ stages
+
+
+def test_the_list_of_step_sizes_goes_on_until_the_best_has_neighbours() -> None:
+    for best in (8.0, 64.0, 0.5):
+        plan = Plan(CELL, SIZES, made_up(best_amplitude=best))
+        assert plan.amplitude("mean") == best
+        assert {best / 2, best, 2 * best, *START} <= set(plan.tried("mean"))
+        assert not plan.is_at_edge("mean")
+    for best, end in ((LEAST / 8, LEAST), (8 * MOST, MOST)):
+        plan = Plan(CELL, SIZES, made_up(best_amplitude=best))
+        assert plan.amplitude("mean") == end
+        assert plan.is_at_edge("mean")
+        assert plan.is_done()
+
+
+def test_the_worst_attacks_of_the_screening_are_judged_on_other_seeds() -> None:
+    plan = Plan(CELL, SIZES, made_up())
+    assert plan.worst_attacks("mean") == ("flipped labels", "random labels")
+    seeds = {t.seed for t in plan.all_judging()}
+    assert seeds == {0, 1, 2}
+    assert seeds.isdisjoint({SIZES.tuning, SIZES.screening})
+
+
+def test_a_cell_is_done_when_its_last_trial_is() -> None:
+    known = made_up()
+    last = Plan(CELL, SIZES, known).all_judging()[-1]
+    assert Plan(CELL, SIZES, known).is_done()
+    del known[last]
+    assert not Plan(CELL, SIZES, known).is_done()
+    assert not Plan(CELL, SIZES, {}).is_done()
+
+
+# ------------------ scores
+
+
+@pytest.fixture(scope="module")
+def scores() -> Scores:
+    return Scores(made_up(), SIZES, (CELL, Cell("digits-0.2", 4)))
+
+
+def test_the_worst_case_is_over_attacks_and_against_the_oracle(scores: Scores) -> None:
+    score = scores.table[COLUMN]["mean"]
+    assert score.attack == "flipped labels"
+    assert scores.ratio(COLUMN, "mean") == pytest.approx(4.0, rel=0.01)
+    assert scores.accuracy(COLUMN, "mean") == pytest.approx(0.6, abs=0.01)
+    assert scores.worst("mean", [COLUMN]) == (scores.ratio(COLUMN, "mean"), COLUMN)
+    assert scores.worst("Krum (f)", [COLUMN]) is None
+
+
+def test_a_run_that_diverged_is_the_worst_case() -> None:
+    known = made_up()
+    plan = Plan(CELL, SIZES, known)
+    second = plan.worst_attacks("mean")[1]
+    known[plan.judging("mean", second)[0]] = Outcome(math.inf, 0.0)
+    scores = Scores(known, SIZES, (CELL,))
+    assert scores.table[COLUMN]["mean"].attack == second
+    assert scores.ratio(COLUMN, "mean") == math.inf
+    assert not scores.is_level(COLUMN, "mean")
+
+
+def test_rules_with_a_root_are_ranked_apart(scores: Scores) -> None:
+    assert scores.rivals(COLUMN, rooted=True)[0] == "RootWeights, root of 100"
+    assert scores.rivals(COLUMN, rooted=False)[0] == "AngleMix + geometric median"
+    assert scores.is_level(COLUMN, "AngleMix + geometric median")
+    assert not scores.is_level(COLUMN, "mean")
+    assert ORACLE not in scores.rivals(COLUMN, rooted=False)
+
+
+def test_what_was_not_run_is_said(scores: Scores) -> None:
+    text = results_text(scores)
+    assert "Not run: digits, Dirichlet 0.2, 4 attackers." in text
+    part = text.partition("Worst ratio to the honest oracle:")[2].split("\n\n")[1]
+    ratios = dict(line.strip("| ").split(" | ") for line in part.splitlines()[2:])
+    assert ratios["AngleMix + geometric median"].startswith("**")
+    assert ratios["RootWeights, root of 100"].startswith("**")
+    assert float(ratios["mean"]) == pytest.approx(4.0, rel=0.01)
+
+
+def test_everything_is_published_and_can_be_published_again(
+    scores: Scores, tmp_path: Path
+) -> None:
+    pytest.importorskip("matplotlib")
+    publish_byzantine(scores, tmp_path)
+    names = {"results.md", "summary.json", "trials.csv", "worst_accuracy.png"}
+    assert names <= {file.name for file in tmp_path.iterdir()}
+    again = Scores(read_trials(tmp_path / "trials.csv"), SIZES, scores.cells)
+    assert results_text(again) == (tmp_path / "results.md").read_text()
