@@ -70,12 +70,12 @@ def _draw_group(axes: Any, scores: Scores, group: list[str], rules: list[str]) -
                 table[i, j] = max(scores.ratio(key, rule) for key in keys)
     shown = np.log2(np.clip(table, 1.0, RUINED))
     shown[np.isinf(table)] = math.log2(RUINED)
-    axes.imshow(shown, cmap="RdYlGn_r", vmin=0, vmax=math.log2(RUINED), aspect="auto")
+    axes.imshow(shown, cmap="cividis_r", vmin=0, vmax=math.log2(RUINED), aspect="auto")
     for i in range(len(rules)):
         for j in range(len(scenarios)):
             axes.text(
                 j, i, _text(table[i, j]), ha="center", va="center", fontsize=6.5,
-                color="white" if shown[i, j] > 0.85 else "black",
+                color="white" if shown[i, j] > 0.5 else "black",
             )  # fmt: skip
     axes.set_xticks(
         range(len(scenarios)),

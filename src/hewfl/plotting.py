@@ -118,14 +118,47 @@ def _fix_layout(figure: Any) -> None:
 
 
 def legend(figure: Any, panels: Iterable[Any], *, columns: int) -> None:
-    """One legend for all panels, each name once, below."""
+    """One legend for all panels, each name once, below them.
+
+    The figure grows by its height. Where the names are too long for so many columns,
+    it has fewer; a name too long for one column loses its middle.
+
+    Args:
+        figure: of the panels; its width stays.
+        panels: with labelled lines.
+        columns: at most.
+    """
     lines: dict[str, Any] = {}
     for axes in panels:
         handles, names = axes.get_legend_handles_labels()
         lines |= dict(zip(names, handles, strict=True))
-    figure.legend(
-        lines.values(), lines.keys(), loc="outside lower center", ncols=columns
-    )
+    if not lines:
+        return
+    width, longest = figure.bbox.width, 60
+    while True:
+        names = [_shorten(name, longest) for name in lines]
+        box = figure.legend(
+            lines.values(), names, loc="outside lower center", ncols=columns,
+            columnspacing=1.2,
+        )  # fmt: skip
+        size = box.get_window_extent()
+        if size.width <= width or longest <= 8:
+            break
+        box.remove()
+        columns, longest = max(1, columns - 1), longest - 4 * (columns == 1)
+    figure.set_figheight(figure.get_figheight() + size.height / figure.dpi)
+
+
+def _shorten(name: str, longest: int) -> str:
+    """A name without its middle, if it is long.
+
+    >>> _shorten("coordinate-median", 9)
+    'coord…ian'
+    """
+    if len(name) <= longest:
+        return name
+    tail = (longest - 1) * 2 // 5
+    return f"{name[: longest - 1 - tail]}…{name[-tail:]}"
 
 
 def plain_text(name: str) -> str:

@@ -5,6 +5,8 @@ import shutil
 import subprocess
 import sys
 
+import pytest
+
 from hewfl.core import native
 
 
@@ -34,3 +36,31 @@ def test_a_module_that_was_not_built_is_none() -> None:
     assert native.library("hewfl.solver._missing") is None
     with native.disabled():
         assert native.library(native.SOLVER) is None
+
+
+PRODUCTS = """
+import hashlib, numpy as np
+from hewfl.displacements.dense import as_dense
+from hewfl.displacements.gram import round_products
+rng, digest = np.random.default_rng(0), hashlib.sha256()
+for n, d in ((1, 9), (2, 255), (5, 256), (21, 1000), (50, 257)):
+    data = as_dense("x", rng.standard_normal((n, d)).astype(np.float32))
+    products = round_products(data, rng.standard_normal(d), 2.0)
+    digest.update(products.gram.tobytes() + products.linear.tobytes())
+print(digest.hexdigest())
+"""
+
+
+@pytest.mark.skipif(not native.is_available(), reason="the kernels are not built")
+def test_gram_matrices_have_the_same_bits_with_wide_and_narrow_vectors() -> None:
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", PRODUCTS],
+            env={**os.environ, "HEWFL_NATIVE": asked},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for asked in ("1", "avx2")
+    }
+    assert len(digests) == 1

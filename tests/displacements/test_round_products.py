@@ -14,7 +14,7 @@ from hewfl.displacements.gram import FEW_CLIENTS
 
 pytestmark = pytest.mark.usefixtures("path")
 
-FEW, MANY = (5, 40), (110, 300)
+FEW, MANY = (5, 40), (310, 400)
 EXACT = 1e-11
 """Relative error of a value or multiplier; both are sums of products of the data."""
 

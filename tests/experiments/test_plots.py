@@ -10,16 +10,24 @@ import numpy as np
 import pytest
 
 from hewfl.errors import InvalidInputError, MissingExtraError
+from hewfl.experiments.method_spec import MethodSpec
 from hewfl.experiments.plots import (
+    COLUMN,
+    STRONG,
+    STRONG_WIDTH,
+    author_rule,
     draw_curves,
     draw_difference,
+    figure_curves,
     figure_run,
+    leaders,
     mean_and_spread,
+    styles_of,
 )
 from hewfl.experiments.results import Results, measured
 from hewfl.experiments.statistics import compare
 from hewfl.plotting import COLOURS, name_ends, save
-from tests.experiments.test_report import hostile_run, results_of
+from tests.report.test_report import hostile_run, results_of
 
 
 @pytest.fixture(scope="module")
@@ -70,8 +78,8 @@ def test_lines_are_means_over_seeds(
 def test_bands_are_one_deviation_wide(results: Results, axes: Any) -> None:
     draw_curves(axes, results, "objective", axis="rounds", focus=["HEW"])
     (band,) = axes.collections
-    assert [text.get_text() for text in axes.texts] == ["HEW"]
-    assert [line.get_linewidth() for line in axes.lines] == [2.0, 0.8, 0.8]
+    assert not axes.texts  # a name would lie on the lines
+    assert [line.get_linewidth() for line in axes.lines] == [STRONG_WIDTH, 0.8, 0.8]
     values = results.curve("HEW", "objective")
     mean, spread = values.mean(axis=0), values.std(axis=0, ddof=1)
     heights = band.get_paths()[0].vertices[:, 1]
@@ -190,3 +198,89 @@ def test_colours_stand_out_on_both_papers() -> None:
     for light, dark in COLOURS.values():
         assert 1.05 / (luminance(light) + 0.05) >= 3
         assert (luminance(dark) + 0.05) / (luminance("#1c2127") + 0.05) >= 3
+
+
+def specs(*names: str) -> tuple[MethodSpec, ...]:
+    return tuple(MethodSpec(name, name) for name in names)
+
+
+def test_the_authors_rule_has_the_strong_colour() -> None:
+    methods = specs("oracle", "trust", "HewHom", "FedAvg")
+    assert author_rule(methods) == "trust"
+    styles = styles_of(methods)
+    assert [k for k, s in styles.items() if s.colour == STRONG] == ["trust"]
+    assert max(styles, key=lambda k: styles[k].width) == "trust"
+    own = specs("trust", "rules:Mine", "FedAvg")
+    assert author_rule(own) == "rules:Mine"
+    assert styles_of(own)["rules:Mine"].colour == STRONG
+
+
+def test_limits_are_grey_and_dashed() -> None:
+    styles = styles_of(specs("FedAvg", "oracle", "trust"), limits=["trust"])
+    for label in ("oracle", "trust"):
+        assert styles[label].colour == "grey"
+        assert styles[label].dash
+    assert author_rule(specs("oracle")) == "oracle"
+
+
+def test_leaders_are_the_authors_rule_and_the_best_other(results: Results) -> None:
+    first, second = leaders(results, "objective")
+    ends = {k: results.final(k, "objective").mean() for k in results.labels[1:]}
+    assert (first, second) == ("HEW", min(ends, key=ends.__getitem__))
+
+
+def drawn(draw: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The figure that a function saves."""
+    figures: list[Any] = []
+    kind: Any = importlib.import_module("matplotlib.figure").Figure
+    monkeypatch.setattr(kind, "savefig", lambda self, *_, **__: figures.append(self))
+    draw()
+    return figures[0]
+
+
+def _column(results: Results, path: Path) -> None:
+    figure_curves({"": results}, "test_accuracy", path.with_suffix(".pdf"))
+
+
+@pytest.mark.parametrize("make", [figure_run, _column])
+@pytest.mark.parametrize("length", [12, 45, 90])
+def test_legends_of_many_methods_are_not_cut(
+    results: Results,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    make: Any,
+    length: int,
+) -> None:
+    """Thirteen methods, names of any length: all inside, below the panels."""
+    methods = tuple(
+        replace(results.spec.methods[2], label=f"{k} {'name ' * 20}"[:length])
+        for k in range(13)
+    )
+    many = Results(
+        replace(results.spec, methods=methods),
+        results.rounds,
+        tuple((by_entry[2],) * 13 for by_entry in results.records),
+        results.constants,
+    )
+    figure = drawn(lambda: make(many, tmp_path / "many"), monkeypatch)
+    (legend,) = figure.legends
+    box = legend.get_window_extent()
+    assert box.x0 >= 0
+    assert box.x1 <= figure.bbox.x1
+    assert box.y0 >= 0
+    assert len(legend.get_texts()) == 13
+    bottom = min(axes.get_tightbbox().y0 for axes in figure.axes)
+    assert box.y1 <= bottom + 1
+
+
+def test_a_column_figure_has_the_width_of_a_column(
+    results: Results, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "a.pdf"
+    panels = {"": results}
+    draw = lambda: figure_curves(panels, "test_accuracy", file)  # noqa: E731
+    figure = drawn(draw, monkeypatch)
+    assert figure.get_figwidth() == COLUMN
+    (axes,) = figure.axes
+    assert axes.get_ylabel() == "test accuracy"
+    assert axes.get_window_extent().height > 0.9 * figure.dpi

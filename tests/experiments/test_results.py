@@ -16,8 +16,8 @@ from hewfl.experiments.run_folder import Folder, open_folder
 from hewfl.federation import EpochSteps
 from hewfl.server.trace import RoundRecord
 from tests.experiments.runs import small
-from tests.experiments.test_report import hostile_run, results_of
 from tests.experiments.test_run_folder import contents
+from tests.report.test_report import hostile_run, results_of
 
 SIZES, BATCH, EPOCHS = np.array([5, 7, 13]), 4, (0.5, 1.0, 2.0, 3.0)
 

@@ -9,7 +9,7 @@ from reproduce.curves_file import CURVES, WEIGHTS, read_curves, write_curves
 from hewfl.core.atomic import write_json, write_text
 from hewfl.errors import DataError
 from hewfl.experiments.spec import write_spec
-from tests.experiments.test_report import hostile_run, results_of
+from tests.report.test_report import hostile_run, results_of
 
 KEY = ("digits", "hom-equal")
 

@@ -17,8 +17,9 @@ from hewfl.experiments.run_folder import folder_for
 from hewfl.experiments.spec import Spec
 from hewfl.experiments.spec_sections import ClientsSpec, DataSpec, ProblemSpec, TuneSpec
 from hewfl.experiments.statistics import Ranking, rank_methods
+from hewfl.report.findings import listed
 from hewfl.report.page import write_report
-from hewfl.report.page_data import listed
+from hewfl.report.page_data import faulty_clients
 
 CLIENTS, ROOT_SAMPLES = 20, 100
 CARELESS_SHARE, HOSTILE_SHARE = 0.15, 0.4
@@ -40,12 +41,12 @@ def careless_spec() -> Spec:
     """Three of twenty clients have random labels.
 
     The objective is that of the other seventeen. Only the limit, in the last row, knows
-    which clients they are.
+    which clients they are. The first method is what the report is about.
     """
     methods = {
+        TRUST: "trust",
         AVERAGE: "FedAvg",
         "geometric median": "geometric-median",
-        TRUST: "trust",
         LIMIT: "oracle",
     }
     fault = {"kind": "RandomLabels", "share": CARELESS_SHARE}
@@ -58,10 +59,10 @@ def hostile_spec() -> Spec:
     The server owns 100 samples, which one of the rules uses.
     """
     methods = {
+        ROOTED: "root-weights",
         AVERAGE: "FedAvg",
         TRUST: "trust",
         MIXED: "angle-mix+geometric-median",
-        ROOTED: "root-weights",
         LIMIT: "oracle",
     }
     fault = {"kind": "Drift", "share": HOSTILE_SHARE}
@@ -186,7 +187,7 @@ def _word(ranking: Ranking, label: str) -> str:
 def _rows(
     results: Results, good: Mapping[str, str], other: Mapping[str, str] | None = None
 ) -> list[Text]:
-    """A line for each method: accuracy in per cent, a bar, and a note.
+    """A line for each method, the average first: accuracy in per cent, a bar, a note.
 
     Args:
         results: of a run.
@@ -196,7 +197,7 @@ def _rows(
     width = max(map(len, results.labels))
     notes = {**(other or {}), **good}
     lines = []
-    for label in results.labels:
+    for label in sorted(results.labels, key=lambda label: label != AVERAGE):
         values = 100 * results.final(label, "test_accuracy")
         number = f"{values.mean():.1f} ± {values.std(ddof=1):.1f} %"
         bar = "━" * round(BAR * values.mean() / 100)
@@ -223,11 +224,6 @@ def clients_without_weight(results: Results, label: str, seed: int) -> list[int]
             total[i] += abs(weight) / len(records)
     least = NO_WEIGHT / results.spec.clients.n
     return sorted(i for i, weight in total.items() if weight < least)
-
-
-def faulty_clients(results: Results, seed: int) -> list[int]:
-    """The faulty clients of a seed, from its trace."""
-    return sorted(results.records[seed][0][0].scenario["faulty"])
 
 
 def _number(count: int) -> str:

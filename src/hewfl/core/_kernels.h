@@ -1,6 +1,6 @@
-/* What the compiled kernels of several rooms share: vectors of doubles.
+/* What the compiled kernels of several packages share: vectors of doubles.
  *
- * Included by solver/_solver.c and aggregate/_passes.c; everything here is static.
+ * Included by solver/_solver.c and displacements/_passes.c; everything here is static.
  */
 #ifndef HEWFL_KERNELS_H
 #define HEWFL_KERNELS_H
@@ -14,6 +14,14 @@
 /* One binary for old and new processors: the loader picks the widest vectors it finds. */
 #if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && defined(__linux__)
 #define MULTIARCH __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+/* For AVX-512 alone: to be called where has_wide_vectors(). */
+#define WIDE __attribute__((target("arch=x86-64-v4")))
+static inline int has_wide_vectors(void)
+{
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vl");
+}
 #else
 #define MULTIARCH
 #endif

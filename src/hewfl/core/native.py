@@ -1,7 +1,8 @@
 """The optional compiled kernels: loaded at first use, with the results of NumPy code.
 
 The installation builds them where there is a C compiler. `HEWFL_NATIVE=0` in the
-environment, or `with disabled():`, selects the NumPy code.
+environment, or `with disabled():`, selects the NumPy code; `HEWFL_NATIVE=avx2` the
+kernels of processors without AVX-512.
 """
 
 import os

@@ -79,34 +79,67 @@ static inline void fetch(Fetch *f)
     }
 }
 
-/* sums[(I, J) block pairs, I <= J][4 x 4] += X_I X_J' over one chunk, 8 lanes apart. Four of the
- * lanes and two of the columns at a time: the sums fit the sixteen registers of AVX2, and a vector
- * wider than the processor's would be kept in memory. */
-MULTIARCH static void rank_update(const double *X, Py_ssize_t blocks, double *sums,
-                                  const Rows *rows, Py_ssize_t next)
+#define AT(type, X, row, l) (*(const type *)((X) + (row) * CHUNK + (l)))
+
+/* sums[(I, J) block pairs, I <= J][4 x 4] += X_I X_J' over one chunk, 8 lanes apart.
+ *
+ * The sums of one pass stay in registers, at least eight of them: fewer leave the multipliers
+ * waiting for their own results. AVX2 has sixteen registers: three columns at four lanes, then
+ * the last column at all eight. Both versions add up a lane in the same order. */
+MULTIARCH static void rank_update(const double *X, Py_ssize_t blocks, double *sums, Fetch *f)
 {
-    Fetch f = {.rows = rows, .next = next};
     for (Py_ssize_t I = 0; I < blocks; I++)
-        for (Py_ssize_t J = I; J < blocks; J++, sums += 16 * 8)
-            for (int part = 0; part < 4; part++) {
-                int lane = 4 * (part & 1), k = part & 2;
-                const double *a = X + I * 4 * CHUNK + lane, *b = X + (J * 4 + k) * CHUNK + lane;
-                v4 s00, s01, s10, s11, s20, s21, s30, s31;
-                s00 = s01 = s10 = s11 = s20 = s21 = s30 = s31 = (v4){0};
-                for (Py_ssize_t l = 0; l < CHUNK; l += 8) {
-                    if (!k)
-                        fetch(&f);
-                    v4 b0 = *(const v4 *)(b + l), b1 = *(const v4 *)(b + l + CHUNK);
-#define A(i) (*(const v4 *)(a + l + i * CHUNK))
-                    s00 += A(0) * b0, s01 += A(0) * b1, s10 += A(1) * b0, s11 += A(1) * b1;
-                    s20 += A(2) * b0, s21 += A(2) * b1, s30 += A(3) * b0, s31 += A(3) * b1;
-#undef A
+        for (Py_ssize_t J = I; J < blocks; J++, sums += 16 * 8) {
+            const double *a = X + I * 4 * CHUNK, *b = X + J * 4 * CHUNK;
+            for (int lane = 0; lane < 8; lane += 4) {
+                v4 s[4][3] = {{{0}}};
+                for (Py_ssize_t l = lane; l < CHUNK; l += 8) {
+                    v4 y[3] = {AT(v4, b, 0, l), AT(v4, b, 1, l), AT(v4, b, 2, l)};
+                    fetch(f);
+                    for (int p = 0; p < 4; p++) {
+                        v4 x = AT(v4, a, p, l);
+                        s[p][0] += x * y[0], s[p][1] += x * y[1], s[p][2] += x * y[2];
+                    }
                 }
-                v4 *out = (v4 *)(sums + k * 8 + lane); /* pair (i, j) has 2 v4 at 8 i + 2 j */
-                out[0] += s00, out[2] += s01, out[8] += s10, out[10] += s11;
-                out[16] += s20, out[18] += s21, out[24] += s30, out[26] += s31;
+                for (int p = 0; p < 4; p++)
+                    for (int q = 0; q < 3; q++)
+                        *(v4 *)(sums + 32 * p + 8 * q + lane) += s[p][q];
             }
+            v4 s[4][2] = {{{0}}};
+            for (Py_ssize_t l = 0; l < CHUNK; l += 8) {
+                v4 y[2] = {AT(v4, b, 3, l), AT(v4, b, 3, l + 4)};
+                for (int p = 0; p < 4; p++)
+                    s[p][0] += AT(v4, a, p, l) * y[0], s[p][1] += AT(v4, a, p, l + 4) * y[1];
+            }
+            for (int p = 0; p < 4; p++)
+                for (int half = 0; half < 2; half++)
+                    *(v4 *)(sums + 32 * p + 24 + 4 * half) += s[p][half];
+        }
 }
+
+#ifdef WIDE
+/* AVX-512 has 32 registers: sixteen sums of eight lanes. */
+WIDE static void rank_update_wide(const double *X, Py_ssize_t blocks, double *sums, Fetch *f)
+{
+    for (Py_ssize_t I = 0; I < blocks; I++)
+        for (Py_ssize_t J = I; J < blocks; J++, sums += 16 * 8) {
+            const double *a = X + I * 4 * CHUNK, *b = X + J * 4 * CHUNK;
+            v8 s[4][4] = {{{0}}};
+            for (Py_ssize_t l = 0; l < CHUNK; l += 8) {
+                v8 y[4] = {AT(v8, b, 0, l), AT(v8, b, 1, l), AT(v8, b, 2, l), AT(v8, b, 3, l)};
+                fetch(f);
+                for (int p = 0; p < 4; p++) {
+                    v8 x = AT(v8, a, p, l);
+                    s[p][0] += x * y[0], s[p][1] += x * y[1];
+                    s[p][2] += x * y[2], s[p][3] += x * y[3];
+                }
+            }
+            for (int p = 0; p < 4; p++)
+                for (int q = 0; q < 4; q++)
+                    *(v8 *)(sums + 32 * p + 8 * q) += s[p][q];
+        }
+}
+#endif
 
 /* A[m x m] += sums over the lanes; sums <- 0. Every FLUSH chunks: a sum of long partial sums
  * rounds once for each of them, a single running sum would round for each chunk at the size
@@ -241,6 +274,12 @@ static PyObject *native_gram(PyObject *self, PyObject *args)
             double *h = X + (m - 1) * CHUNK;
             double *A = out.buf, *o = offset.buf, gr = 0.0, rr = 0.0;
             Py_ssize_t since = 0;
+            void (*update)(const double *, Py_ssize_t, double *, Fetch *) = rank_update;
+#ifdef WIDE
+            const char *asked = getenv("HEWFL_NATIVE");
+            if (has_wide_vectors() && !(asked && !strcmp(asked, "avx2")))
+                update = rank_update_wide;
+#endif
             for (Py_ssize_t lo = 0; lo < d; lo += CHUNK) {
                 Py_ssize_t len = d - lo < CHUNK ? d - lo : CHUNK;
                 if (len < CHUNK)
@@ -266,7 +305,8 @@ static PyObject *native_gram(PyObject *self, PyObject *args)
                 scale_by(h, slope_scale, CHUNK);
                 scale_by(r, scale, CHUNK);
                 rr += dot(r, r, CHUNK);
-                rank_update(X, blocks, sums, &rows, lo + 2 * CHUNK);
+                Fetch f = {.rows = &rows, .next = lo + 2 * CHUNK};
+                update(X, blocks, sums, &f);
                 if (++since == FLUSH) {
                     flush(sums, blocks, m, A);
                     since = 0;

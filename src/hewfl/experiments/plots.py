@@ -1,12 +1,13 @@
 """Figures of a run by matplotlib: styles of methods, curves, final weights.
 
-The algorithm gives a method its colour, in every figure and page; variants of one
-algorithm differ in dashes and markers. If another algorithm of the comparison has the
-colour already, a free one is taken as long as there are any.
+The author's rule, which is the user's own code or else the first of the spec, has the
+strong colour. The algorithm gives every other method its colour, in every figure and
+page; variants of one algorithm differ in dashes and markers. If another algorithm of
+the comparison has the colour already, a free one is taken as long as there are any.
 
 Lines are means over seeds; a line ends where one of its seeds diverged. The leaders,
-HEW and its best rival, have bands of one standard deviation of the seeds to each side
-and their names at the ends of their lines; the others are thin lines.
+the author's rule and the best of the others, have bands of one standard deviation of
+the seeds to each side; the others are thin lines.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,8 +18,9 @@ from typing import Any, final
 import numpy as np
 
 from hewfl.core.array_types import Float64
+from hewfl.core.plugins import is_user_code
 from hewfl.core.validation import Array, invalid
-from hewfl.experiments.method_spec import MethodSpec
+from hewfl.experiments.method_spec import GROUP, MethodSpec
 from hewfl.experiments.results import (
     AXES,
     GAPS,
@@ -31,7 +33,7 @@ from hewfl.experiments.results import (
     measured,
 )
 from hewfl.experiments.statistics import final_values, half_width, scale_of
-from hewfl.plotting import COLOURS, legend, name_ends, plain_text, save, save_as
+from hewfl.plotting import COLOURS, legend, plain_text, save, save_as
 from hewfl.server.trace import AVERAGED
 
 DASHES: tuple[tuple[float, ...], ...] = (
@@ -56,39 +58,46 @@ MARKERS = {
 }
 """Markers by their names on a page and in matplotlib; the first is none."""
 
-ADAPTIVE = ("HewHom", "HewHet", "exact", "HewControl")
-"""The methods with exact weights."""
-
+STRONG = "vermilion"
+"""The colour of the author's rule."""
+WIDTH, STRONG_WIDTH = 1.3, 2.2
+"""Of the line of a method, and of the author's rule."""
+AVERAGES = ("FedAvg", "size-weighted", "mean", "UniformLocalSGD")
+"""Methods that average the updates by fixed weights: what others are compared with."""
 _FAMILIES = {
-    "HewHom": ("vermilion", 0),
+    "HewHom": ("blue", 1),
     "HewHet": ("blue", 0),
     "HewFixed": ("green", 1),
     "HewControl": ("sky", 0),
-    "UniformLocalSGD": ("grey", 1),
+    "UniformLocalSGD": ("olive", 1),
     "FedAvg": ("amber", 2),
+    "size-weighted": ("amber", 2),
+    "mean": ("amber", 1),
     "FedNova": ("purple", 3),
     "Scaffold": ("sky", 4),
     "FedProx": ("pink", 5),
-    "MinibatchSGD": ("grey", 2),
-    "fedmgda": ("vermilion", 2),
+    "MinibatchSGD": ("brown", 2),
+    "fedmgda": ("olive", 2),
     "fedaware": ("blue", 2),
     "fedexp": ("green", 3),
     "fedadp": ("amber", 4),
     "qfedavg": ("purple", 1),
     "StepWeighted": ("pink", 3),
-    "exact": ("vermilion", 1),
-    "disagreement": ("green", 0),
+    "exact": ("blue", 3),
+    "trust": ("blue", 0),
+    "root-weights": ("green", 0),
+    "disagreement": ("brown", 0),
     "agreement": ("purple", 0),
-    "geometric-median": ("amber", 0),
-    "coordinate-median": ("amber", 5),
-    "trimmed-mean": ("amber", 3),
+    "geometric-median": ("purple", 1),
+    "coordinate-median": ("olive", 5),
+    "trimmed-mean": ("pink", 3),
     "krum": ("pink", 1),
-    "multi-krum": ("pink", 0),
+    "multi-krum": ("sky", 0),
     "centered-clipping": ("sky", 2),
 }
 """Colour and first dash of each algorithm."""
-LIMIT = (1.0, 2.0)
-"""Dashes of methods that know the truth, which are limits and no rivals."""
+LIMIT, GREY = (5.0, 3.0), "grey"
+"""Dashes and colour of methods that know the truth, which are limits and no rivals."""
 QUANTITIES = {
     "gap": "training gap",
     "objective": "training objective",
@@ -112,8 +121,6 @@ FEW = 5
 COLUMN, PAGE = 3.25, 6.75
 """Inches: a column and the whole width of a page of two columns (ICML)."""
 PANELS_IN_ROW = 3
-POINTS_PER_INCH, LEGEND_LINE, LEGEND_LETTER = 72.0, 50.0, 4.6
-"""The line and the spaces of an entry of a legend, and a letter, at 8 points."""
 MOST_TICKS = 10
 """Groups of local steps named below a panel; of more every second or third."""
 
@@ -133,30 +140,63 @@ class Style:
         """The colour on white."""
         return COLOURS[self.colour][0]
 
+    @property
+    def strokes(self) -> list[float]:
+        """Lengths of strokes and gaps on a page, in pixels; none of a solid line."""
+        return [round(self.width * part, 2) for part in self.dash]
 
-def is_hew(method: MethodSpec) -> bool:
-    """Whether a method is the paper's own and not a baseline."""
-    return method.method.startswith("Hew")
+
+def author_rule(methods: Sequence[MethodSpec], limits: Sequence[str] = ()) -> str:
+    """The method that a run is about: the user's own code, or else the first.
+
+    Args:
+        methods: of a spec.
+        limits: labels of methods that know the truth, beside those of hewfl; they are
+            what a run is about only where there is nothing else.
+    """
+    rules = [m for m in methods if not (m.is_yardstick or m.label in limits)] or methods
+    own = [m for m in rules if is_user_code(m.method, GROUP)]
+    return (own or list(rules))[0].label
+
+
+def average_of(results: Results) -> str | None:
+    """The method that averages by fixed weights, if the comparison has one."""
+    found = (m.label for m in results.spec.methods if m.method in AVERAGES)
+    return next(found, None)
 
 
 def styles_of(
-    methods: Sequence[MethodSpec], limits: Sequence[str] = ()
+    methods: Sequence[MethodSpec],
+    limits: Sequence[str] = (),
+    strong: Sequence[str] = (),
 ) -> dict[str, Style]:
     """A style for each label; variants of one algorithm share the colour alone.
 
     Args:
         methods: of all panels.
         limits: labels of methods that know the truth, beside those of hewfl: their
-            lines are dotted.
+            lines are grey and dashed.
+        strong: labels of the methods that the panels are about, the first in the
+            strong colour; `author_rule` by default.
     """
+    if not methods:
+        return {}
+    strong = strong or (author_rule(methods, limits),)
+    kinds = {method.label: method.method for method in methods}
+    colours = {kinds[strong[0]]: STRONG}
     styles: dict[str, Style] = {}
-    colours: dict[str, str] = {}
     taken: set[tuple[str, int, str]] = set()
     markers = tuple(MARKERS)
     for method in methods:
-        preferred, first = _FAMILIES.get(method.method, ("grey", 3))
-        free = [name for name in (preferred, *COLOURS) if name not in colours.values()]
+        if method.is_yardstick or method.label in limits:
+            styles[method.label] = Style(GREY, LIMIT, "", WIDTH)
+            continue
+        preferred, first = _FAMILIES.get(method.method, ("olive", 3))
+        used = {*colours.values(), GREY}
+        free = [name for name in (preferred, *COLOURS) if name not in used]
         colour = colours.setdefault(method.method, free[0] if free else preferred)
+        if method.label == strong[0]:
+            first = 0  # solid
         # 6 dashes and 7 markers have no common divisor: 42 different looks. The first
         # variant has no marker.
         looks = [(first, "")]
@@ -164,28 +204,26 @@ def styles_of(
         fresh = (look for look in looks if (colour, *look) not in taken)
         dash, marker = next(fresh, looks[0])
         taken.add((colour, dash, marker))
-        width = 2.0 if method.method in ADAPTIVE else 1.3
-        is_limit = method.is_yardstick or method.label in limits
-        strokes = LIMIT if is_limit else DASHES[dash]
-        styles[method.label] = Style(colour, strokes, marker, width)
+        width = STRONG_WIDTH if method.label in strong else WIDTH
+        styles[method.label] = Style(colour, DASHES[dash], marker, width)
     return styles
 
 
 def leaders(results: Results, quantity: str) -> list[str]:
-    """The best method with exact weights and the best without, by their last means.
+    """The author's rule and the best of the others, by their last means.
 
-    Methods that know the truth are neither.
+    Methods that know the truth, and those that diverged, are neither.
     """
-    adaptive = {m.label for m in results.spec.methods if m.method in ADAPTIVE}
+    own = author_rule(results.spec.methods, results.yardsticks)
     sign = -1 if quantity in LARGER_IS_BETTER else 1
     ends = {k: sign * final_values(results, k, quantity).mean() for k in results.labels}
     ends = {k: end for k, end in ends.items() if np.isfinite(end)}
-    ends = {k: end for k, end in ends.items() if k not in results.yardsticks}
-    sides = ([k for k in ends if (k in adaptive) is own] for own in (True, False))
-    return [min(side, key=ends.__getitem__) for side in sides if side]
+    others = [k for k in ends if k != own and k not in results.yardsticks]
+    best = [min(others, key=ends.__getitem__)] if others else []
+    return [k for k in (own, *best) if k in ends]
 
 
-def draw_curves(  # noqa: PLR0913 - all but three are optional
+def draw_curves(
     axes: Any,
     results: Results,
     quantity: str,
@@ -193,7 +231,6 @@ def draw_curves(  # noqa: PLR0913 - all but three are optional
     axis: Axis = "scalars",
     styles: Mapping[str, Style] | None = None,
     focus: Sequence[str] | None = None,
-    names: bool = True,
 ) -> None:
     """Draw a quantity of each method on axes of matplotlib.
 
@@ -206,12 +243,11 @@ def draw_curves(  # noqa: PLR0913 - all but three are optional
         quantity: as in `Results.curve`.
         axis: horizontal axis.
         styles: of the methods, to be the same in several panels.
-        focus: methods with a band and a name at their line; `leaders` by default.
-        names: whether these names are written.
+        focus: methods with a thick line and a band; `leaders` by default.
     """
-    styles = styles or styles_of(results.spec.methods)
+    styles = styles or styles_of(results.spec.methods, results.yardsticks)
     focus = leaders(results, quantity) if focus is None else focus
-    means, ends = {}, {}
+    means = {}
     drawn = [label for label in results.labels if results.measures(label, quantity)]
     if not drawn:
         raise invalid("quantity", "one that was measured", repr(quantity))
@@ -227,15 +263,11 @@ def draw_curves(  # noqa: PLR0913 - all but three are optional
             ink = styles[label].ink
             low, high = mean - spread, mean + spread
             axes.fill_between(x, low, high, color=ink, alpha=0.18, linewidth=0)
-            known = np.flatnonzero(np.isfinite(mean))
-            if known.size:
-                ends[label] = (float(x[known[-1]]), float(mean[known[-1]]), ink)
     axes.set(xlabel=AXES[axis], ylabel=QUANTITIES.get(quantity, quantity))
     if quantity in GAPS:
         axes.set_yscale("log", nonpositive="clip")  # a band may reach below zero
-    axes.set_ylim(*_limits(means, results, quantity, focus))
+    axes.set_ylim(*panel_limits(means, results, quantity, focus))
     axes.ticklabel_format(axis="x", style="sci", scilimits=(-3, 4))
-    name_ends(axes, ends if names else {})
 
 
 def draw_difference(
@@ -317,7 +349,7 @@ def _draw_line(
         mean,
         color=style.ink,
         linestyle=(0, style.dash) if style.dash else "-",
-        linewidth=style.width if is_leader else 0.8,
+        linewidth=max(style.width, 1.6) if is_leader else 0.8,
         marker=MARKERS[style.marker],
         markersize=3,
         markevery=max(1, len(x) // 6),
@@ -327,7 +359,7 @@ def _draw_line(
     )
 
 
-def _limits(
+def panel_limits(
     means: Mapping[str, Float64[Array, " points"]],
     results: Results,
     quantity: str,
@@ -356,6 +388,12 @@ def _limits(
     return low - margin, high + margin
 
 
+def main_quantity(results: Results) -> str:
+    """What a run is about: its accuracy, or its objective where there is none."""
+    kinds = ("test_accuracy", "validation_accuracy", "objective", "test_loss")
+    return [*measured(results, kinds), "objective"][0]
+
+
 def figure_run(results: Results, path: Path) -> tuple[Path, Path]:
     """Draw any run on one sheet: training, accuracy, and final weights by horizon.
 
@@ -379,9 +417,9 @@ def figure_run(results: Results, path: Path) -> tuple[Path, Path]:
                 draw_curves(panel, results, quantity, axis=axis)
         _draw_weight_map(figure.add_subplot(grid[:, -1]), results)
         figure.suptitle(plain_text(results.spec.name))
-        legend(figure, figure.axes[:1], columns=5)
+        legend(figure, figure.axes[:1], columns=6)
 
-    height = 4.6 + 0.16 * (len(results.labels) // 5)
+    height = max(4.4, 2.2 + 0.16 * len(results.labels))
     return save(draw, (3.1 * len(quantities) + 3.3, height), path)
 
 
@@ -395,8 +433,8 @@ def figure_curves(
 ) -> None:
     """Draw one quantity of one or several runs for a paper: PDF, PNG or SVG.
 
-    Panels are side by side, with one legend below them and no names on the lines. Up to
-    five methods have bands of one standard deviation of the seeds.
+    Panels are side by side, with one legend below them. Up to five methods have bands
+    of one standard deviation of the seeds; of more, the leaders.
 
     Args:
         panels: results by the titles of their panels; one panel has no title.
@@ -411,9 +449,9 @@ def figure_curves(
     runs = list(panels.values())
     methods = {m.label: m for results in runs for m in results.spec.methods}
     limits = [label for results in runs for label in results.yardsticks]
-    styles = styles_of(tuple(methods.values()), limits)
-    entry = (LEGEND_LINE + max(map(len, methods)) * LEGEND_LETTER) / POINTS_PER_INCH
-    columns = min(max(1, int(width / entry)), len(methods))
+    rules = [author_rule(r.spec.methods, r.yardsticks) for r in runs]
+    strong = tuple(dict.fromkeys(rules))
+    styles = styles_of(tuple(methods.values()), limits, strong)
     rows = -(-len(panels) // PANELS_IN_ROW)
     across = min(len(panels), PANELS_IN_ROW)
 
@@ -421,18 +459,17 @@ def figure_curves(
         grid = figure.add_gridspec(rows, across)
         for k, (name, results) in enumerate(panels.items()):
             panel = figure.add_subplot(grid[k // across, k % across])
-            focus = results.labels if len(results.labels) <= FEW else ()
-            look: Any = {"styles": styles, "focus": focus, "names": False}
+            focus = results.labels if len(results.labels) <= FEW else None
+            look: Any = {"styles": styles, "focus": focus}
             draw_curves(panel, results, quantity, axis=axis, **look)
             if len(panels) > 1:
                 panel.set_title(plain_text(name.replace(", ", "\n")))
             if k % across:
                 panel.set_ylabel("")
-        legend(figure, figure.axes, columns=columns)
+        legend(figure, figure.axes, columns=6)
 
     high = 0.62 * width if len(panels) == 1 else 0.8 * width / across
-    lines = -(-len(methods) // columns)
-    save_as(draw, (width, rows * max(high, 1.4) + 0.17 * lines), path)
+    save_as(draw, (width, rows * max(high, 1.4)), path)
 
 
 def draw_mass(axes: Any, results: Results, label: str, ink: str) -> None:

@@ -1,4 +1,4 @@
-"""Runs as one HTML page: who wins, curves, comparisons, weights, tuning, spec.
+"""Runs as one HTML page: the finding, weights, final values, curves, pairs, settings.
 
 The page needs nothing but itself: style, script and data are inside, and a content
 policy keeps it from loading or running anything else. Tables are plain HTML and remain
@@ -7,28 +7,45 @@ without JavaScript. The same runs give the same bytes.
 
 import base64
 import hashlib
-import html
 import json
-import string
+import re
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from hewfl.core.atomic import write_text
 from hewfl.core.validation import invalid
 from hewfl.experiments.method_spec import MethodSpec
-from hewfl.experiments.plots import styles_of
+from hewfl.experiments.plots import author_rule, styles_of
 from hewfl.experiments.results import Results, measured
 from hewfl.experiments.run_folder import Folder, read_partial_results
+from hewfl.experiments.spec import write_spec
 from hewfl.experiments.statistics import RANKED, rank_methods
 from hewfl.experiments.summary import summarise
 from hewfl.plotting import COLOURS
-from hewfl.report.page_data import Html, PageRun, page_data, tag, warning
-from hewfl.report.page_sections import article, navigation, overview
+from hewfl.report import findings, tables
+from hewfl.report.page_data import PageRun, page_data
 from hewfl.version import __version__
 
-SCRIPTS = ("elements", "numbers", "plot", "curves", "weights", "export", "start")
+SCRIPTS = ("elements", "chart", "weights", "export", "start")
 """Of the page, in the order in which they build on each other."""
+SIDE_BY_SIDE = 4
+"""Runs about different rules whose findings fit on the first screen."""
+MARKS = {
+    "": "",
+    "circle": "M-3,0a3,3 0 1,0 6,0a3,3 0 1,0 -6,0Z",
+    "square": "M-2.6,-2.6h5.2v5.2h-5.2Z",
+    "triangle": "M0,-3.4L3.2,2.6H-3.2Z",
+    "diamond": "M0,-3.6L3,0L0,3.6L-3,0Z",
+    "cross": "M-2.8,-2.8L2.8,2.8M2.8,-2.8L-2.8,2.8",
+    "plus": "M-3.4,0H3.4M0,-3.4V3.4",
+    "wedge": "M0,3.4L3.2,-2.6H-3.2Z",
+}
+"""Paths of the markers that `hewfl.experiments.plots.MARKERS` names."""
+_FOLDERS = re.compile(
+    r"(?<![\w./\\])(?:[A-Za-z]:)?(?:[/\\][\w.@+-]+)+[/\\](?=[\w.@+-])"
+)
 
 
 def write_report(
@@ -61,22 +78,25 @@ def write_report(
     is_done = all(folder.is_done for folder in folders)
     every = [(f, f.results if f.is_done else read_partial_results(f)) for f in folders]
     begun = [(folder, results) for folder, results in every if results is not None]
-    methods: dict[str, MethodSpec] = {}
-    for _, results in begun:  # one look for a label on the whole page
-        methods |= {m.label: m for m in results.spec.methods if m.label not in methods}
-    limits = [label for _, results in begun for label in results.yardsticks]
-    styles = styles_of(tuple(methods.values()), limits)
+    styles = _styles([results for _, results in begun])
     runs = []
     for k, (folder, results) in enumerate(begun):
         summary = folder.summary if folder.is_done else summarise(results)
         rankings = {q: rank_methods(results, q) for q in _evaluated(results)}
         runs.append(PageRun(folder, results, summary, styles, rankings, k))
-    waiting = [_waiting(folder) for folder, results in every if results is None]
-    body = [article(run, targets or {}) for run in runs]
-    if len(runs) > 1:
-        body.insert(0, overview(runs))
-    _write(path, runs, [*waiting, *body], None if is_done else refresh)
+    waiting = [folder for folder, results in every if results is None]
+    write_text(path, _page(runs, waiting, targets or {}, None if is_done else refresh))
     return is_done
+
+
+def _styles(every: Sequence[Results]) -> dict[str, Any]:
+    """One look for a label on the whole page."""
+    methods: dict[str, MethodSpec] = {}
+    for results in every:
+        methods |= {m.label: m for m in results.spec.methods if m.label not in methods}
+    limits = [label for results in every for label in results.yardsticks]
+    rules = [author_rule(r.spec.methods, r.yardsticks) for r in every]
+    return styles_of(tuple(methods.values()), limits, tuple(dict.fromkeys(rules)))
 
 
 def _evaluated(results: Results) -> list[str]:
@@ -91,36 +111,57 @@ def _evaluated(results: Results) -> list[str]:
     return names
 
 
-def _waiting(folder: Folder) -> Html:
-    """A run without results."""
-    what = "It is being tuned." if folder.tuned is None else "Its rounds have begun."
-    name = tag("h2", folder.spec.name)
-    return tag("article", name, warning(f"Not finished: nothing to show yet. {what}"))
+def _page(
+    runs: Sequence[PageRun],
+    waiting: Sequence[Folder],
+    asked: Mapping[str, float],
+    refresh: float | None,
+) -> str:
+    """The text of the page."""
+    import jinja2  # noqa: PLC0415 - slow to import
 
-
-def _write(
-    path: Path, runs: Sequence[PageRun], body: Sequence[str], refresh: float | None
-) -> None:
-    """Fill the page."""
-    page = resources.files("hewfl.report") / "page"
     css = _style_sheet()
-    js = "\n".join((page / f"{name}.js").read_text("utf-8") for name in SCRIPTS)
-    given = [page_data(run.results, run.styles) for run in runs]
+    js = "\n".join(_file(f"{name}.js") for name in SCRIPTS)
+    given = {"marks": MARKS, "runs": [page_data(run) for run in runs]}
     data = json.dumps(given, separators=(",", ":"), allow_nan=False)
-    names = ", ".join(run.results.spec.name for run in runs)
-    template = string.Template((page / "report.html").read_text("utf-8"))
-    filled = template.substitute(
-        title=html.escape(f"Report: {names}" if names else "Report"),
-        policy=_policy(css, js),
-        css=css,
-        js=js,
-        refresh="" if refresh is None else f"{refresh:g}",
-        navigation=navigation(runs) if runs else "",
-        body="\n".join(body),
-        data=data.replace("<", "\\u003c"),  # no text can close the script element
-        version=html.escape(__version__),
+    environment = jinja2.Environment(
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_without_folders,
     )
-    write_text(path, filled)
+    safe = environment.filters["safe"]
+    shared = findings.shared_rule(runs)
+    return environment.from_string(_file("page.html")).render(
+        title=", ".join(run.name for run in runs) or "Not finished",
+        policy=_policy(css, js),
+        css=safe(css),
+        js=safe(js),
+        data=safe(data.replace("<", "\\u003c")),  # no text can close the script
+        refresh="" if refresh is None else f"{refresh:g}",
+        runs=runs,
+        waiting=waiting,
+        asked=asked,
+        rule=shared,
+        cards=shared is None and 1 < len(runs) <= SIDE_BY_SIDE,
+        marks=MARKS,
+        findings=findings,
+        tables=tables,
+        write_spec=write_spec,
+        version=__version__,
+    )
+
+
+def _without_folders(value: Any) -> Any:
+    """Text without the folders of the machine: of absolute paths the last name."""
+    if type(value) is not str:
+        return value
+    return _FOLDERS.sub("…/", value)
+
+
+def _file(name: str) -> str:
+    return (resources.files("hewfl.report") / "page" / name).read_text("utf-8")
 
 
 def _style_sheet() -> str:
@@ -130,9 +171,8 @@ def _style_sheet() -> str:
         f":root:not(.light) .{name}{{--ink:{ink}}}"
         for name, (_, ink) in COLOURS.items()
     )
-    css = resources.files("hewfl.report") / "page" / "report.css"
     scheme = f"@media screen and (prefers-color-scheme:dark){{{dark}}}"
-    return f"{light}\n{scheme}\n{css.read_text('utf-8')}"
+    return f"{light}\n{scheme}\n{_file('report.css')}"
 
 
 def _policy(css: str, js: str) -> str:

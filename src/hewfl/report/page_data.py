@@ -1,18 +1,25 @@
-"""The data of a report page: escaped HTML, one run, and the values that are drawn."""
+"""The data of a report page: one run, and the values that its script draws."""
 
 import base64
-import html
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import starmap, zip_longest
 from typing import Any, final
 
 import numpy as np
 
 from hewfl.core.array_types import Float64, Int64, UInt16
 from hewfl.core.validation import Array, Ints
-from hewfl.experiments.plots import QUANTITIES, Style, leaders
+from hewfl.experiments.plots import (
+    QUANTITIES,
+    Style,
+    author_rule,
+    average_of,
+    leaders,
+    main_quantity,
+    mean_and_spread,
+    panel_limits,
+)
 from hewfl.experiments.results import (
     AXES,
     GAPS,
@@ -24,72 +31,28 @@ from hewfl.experiments.results import (
 )
 from hewfl.experiments.run_folder import Folder
 from hewfl.experiments.statistics import Ranking
-from hewfl.experiments.summary import statistics
 
-
-class Html(str):
-    """Text that is HTML already; all other text is escaped."""
-
-    __slots__ = ()
-
-
-def tag(name: str, *inside: str, **attributes: str | int | float) -> Html:
-    """An element. Attributes are in Python's spelling: `class_` is class."""
-    named = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{html.escape(str(value))}"'
-        for key, value in attributes.items()
-    )
-    return Html(f"<{name}{named}>{join(inside)}</{name}>")
-
-
-def join(parts: Iterable[str]) -> Html:
-    """Parts one after the other."""
-    return Html("".join(p if isinstance(p, Html) else html.escape(p) for p in parts))
-
-
-def table(
-    head: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    caption: str,
-    *,
-    css: str = "cards",
-) -> Html:
-    """A table; on a narrow screen each row is a card that names its cells.
-
-    Args:
-        head: names of the columns.
-        rows: cells.
-        caption: what it shows.
-        css: "cards", or "matrix", which stays a table at any width, and scrolls;
-            "matrix long" has long texts in the last column.
-    """
-    top = tag("tr", *(tag("th", name, scope="col") for name in head))
-    # cells with the names of their columns; a row may be longer than the head
-    named = (zip_longest(head[: len(row)], row, fillvalue="") for row in rows)
-    body = (tag("tr", *starmap(_cell, cells)) for cells in named)
-    parts = (tag("caption", caption), tag("thead", top), tag("tbody", *body))
-    look = {"class_": "scroll"}
-    if css != "cards":  # who cannot point scrolls by keys
-        look |= {"tabindex": "0", "role": "region", "aria_label": caption}
-    return tag("div", tag("table", *parts, class_=css), **look)
-
-
-def _cell(name: str, cell: str) -> Html:
-    """A cell with the name of its column; a cell that is a td element is unchanged."""
-    if isinstance(cell, Html) and cell.startswith("<td"):
-        return cell
-    return tag("td", tag("span", cell), data_name=name)
-
-
-def warning(text: str) -> Html:
-    """A paragraph that stands out."""
-    return tag("p", text, class_="warn")
+POINTS = 400
+"""Of a curve; longer ones are thinned."""
+WEIGHTS = 400_000
+"""Of a run; with more, rounds are left out evenly, and then seeds."""
+ABSENT = 65535
+"""Code of a client that did not take part in a round."""
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class PageRun:
-    """What the page says about one run."""
+    """What the page shows of one run.
+
+    Attributes:
+        folder: of the run.
+        results: of the seeds that are done.
+        summary: as in summary.json.
+        styles: of the methods of the whole page.
+        rankings: by quantity.
+        number: on the page, from 0.
+    """
 
     folder: Folder
     results: Results
@@ -98,28 +61,32 @@ class PageRun:
     rankings: Mapping[str, Ranking]
     number: int
 
-    def name(self, label: str) -> Html:
-        """A method with its line before it; a limit says so."""
-        style = self.styles[label]
-        dash = " ".join(f"{style.width * part:g}" for part in style.dash) or "none"
-        look = {"stroke_width": f"{style.width}", "stroke_dasharray": dash}
-        line = tag("line", x1=0, y1=5, x2=34, y2=5, **look)
-        css = f"swatch {style.colour}"
-        swatch = tag(
-            "svg",
-            line,
-            class_=css,
-            viewBox="0 0 34 10",
-            aria_hidden="true",
-            data_marker=style.marker,
-        )
-        is_limit = label in self.results.yardsticks
-        note = (" ", tag("small", "limit")) if is_limit else ()
-        return join((swatch, label, *note))
+    @property
+    def name(self) -> str:
+        """Of the spec."""
+        return self.results.spec.name
 
-    def final(self, label: str, quantity: str) -> str:
-        """A method's quantity after the last round: mean ± deviation over seeds."""
-        return plus_minus(statistics(self.results.values(label, quantity)[:, -1]))
+    @property
+    def rule(self) -> str:
+        """The method that the run is about."""
+        return author_rule(self.results.spec.methods, self.results.yardsticks)
+
+    @property
+    def quantity(self) -> str:
+        """By which the first screen compares."""
+        return main_quantity(self.results)
+
+    @property
+    def ranking(self) -> Ranking:
+        """By that quantity."""
+        return self.rankings.get(self.quantity) or next(iter(self.rankings.values()))
+
+    @property
+    def reference(self) -> str | None:
+        """What the rule stands beside: the plain average, or the best other method."""
+        others = [k for k in self.ranking.labels if k != self.rule]
+        average = average_of(self.results)
+        return average if average in others else next(iter(others), None)
 
     @property
     def so_far(self) -> str:
@@ -133,48 +100,9 @@ class PageRun:
         )
 
 
-def plus_minus(value: Mapping[str, Any]) -> str:
-    """Mean ± deviation, to two digits of the deviation."""
-    mean, std = value["mean"], value["std"]
-    if mean is None:
-        return "—"
-    if not std or std < 1e-12 * abs(mean):  # rounding is no deviation
-        return f"{mean:,.0f}" if float(mean).is_integer() else f"{mean:.5g}"
-    places = max(0, 1 - math.floor(math.log10(std)))
-    if places > 7 or abs(mean) >= 1e6:
-        return f"{mean:.3e} ± {std:.1e}"
-    return f"{mean:.{places}f} ± {std:.{places}f}"
-
-
-def values(given: Mapping[str, Any], names: Iterable[str]) -> str:
-    """Some of the parameters given, with their names."""
-    return ", ".join(f"{name} = {given[name]}" for name in names)
-
-
-def listed(names: Iterable[str], most: int = 3) -> str:
-    """Names in a sentence, the rest counted.
-
-    >>> listed(["A", "B", "C", "D", "E"])
-    'A, B, C and 2 more'
-    """
-    every = list(names)
-    if len(every) > most:
-        every = [*every[:most], f"{len(every) - most} more"]
-    if len(every) < 2:
-        return "".join(every)
-    return f"{', '.join(every[:-1])} and {every[-1]}"
-
-
-POINTS = 400
-"""Of a curve; longer ones are thinned."""
-WEIGHTS = 400_000
-"""Of a run; with more, rounds are left out evenly, and then seeds."""
-ABSENT = 65535
-"""Code of a client that did not take part in a round."""
-
-
-def page_data(results: Results, styles: Mapping[str, Style]) -> dict[str, Any]:
+def page_data(run: PageRun) -> dict[str, Any]:
     """What the script draws of one run, at six significant digits."""
+    results = run.results
     axes = available_axes(results)
     points = _spread_out(0, len(results.rounds) - 1, POINTS)
     offered = measured(results, QUANTITIES)
@@ -182,6 +110,7 @@ def page_data(results: Results, styles: Mapping[str, Style]) -> dict[str, Any]:
         "seeds": list(results.spec.seeds),
         "rounds": results.rounds[points].tolist(),
         "name": results.spec.name,
+        "main": run.ranking.quantity,
         "axes": [{"key": axis, "name": AXES[axis]} for axis in axes],
         "quantities": [
             {
@@ -190,6 +119,7 @@ def page_data(results: Results, styles: Mapping[str, Style]) -> dict[str, Any]:
                 "log": key in GAPS,
                 "up": key in LARGER_IS_BETTER,
                 "leaders": leaders(results, key),
+                "window": _window(results, key),
             }
             for key in offered
         ],
@@ -197,7 +127,7 @@ def page_data(results: Results, styles: Mapping[str, Style]) -> dict[str, Any]:
             {
                 "label": label,
                 "colour": style.colour,
-                "dash": [style.width * part for part in style.dash],
+                "dash": style.strokes,
                 "marker": style.marker,
                 "width": style.width,
                 "at": {
@@ -209,10 +139,36 @@ def page_data(results: Results, styles: Mapping[str, Style]) -> dict[str, Any]:
                     for key in offered
                 },
             }
-            for label, style in ((k, styles[k]) for k in results.labels)
+            for label, style in ((k, run.styles[k]) for k in results.labels)
         ],
-        "weights": _weights(results),
+        "weights": _weights(results) | {"shown": _beside(run)},
     }
+
+
+def _window(results: Results, quantity: str) -> list[float | int | None]:
+    """Ends of the vertical axis, as in figures."""
+    rows = {k: results.values(k, quantity) for k in results.labels}
+    means = {k: mean_and_spread(v)[0] for k, v in rows.items() if np.isfinite(v).any()}
+    if quantity in GAPS:
+        means = {k: np.where(mean > 0, mean, np.nan) for k, mean in means.items()}
+    ends = panel_limits(means, results, quantity, leaders(results, quantity))
+    return _rounded(np.array([np.nan if end is None else end for end in ends]))
+
+
+def _beside(run: PageRun) -> list[int]:
+    """Whose weights stand beside each other: of the average, and of the best rule.
+
+    That is the author's rule unless another one is certainly better.
+    """
+    ranking, labels = run.ranking, run.results.labels
+    best = next(iter(ranking.best), run.rule)
+    if run.rule in ranking.labels and best != run.rule:
+        behind = ranking.compare(run.rule, best).verdict == "worse"
+        best = best if behind else run.rule
+    other = average_of(run.results)
+    if other in (None, best):
+        other = next((k for k in (run.rule, *ranking.labels) if k != best), best)
+    return [labels.index(str(other)), labels.index(best)]
 
 
 def _weights(results: Results) -> dict[str, Any]:
@@ -242,13 +198,25 @@ def _weights(results: Results) -> dict[str, Any]:
     codes = np.where(absent, ABSENT, np.rint(np.where(absent, 0.0, scaled) * 65534))
     return {
         "n": n,
+        "absent": ABSENT,
         "rounds": rounds.tolist(),
         "seeds": list(results.spec.seeds[:seeds]),
+        "bad": [faulty_clients(results, s) for s in range(seeds)],
         "low": _rounded(low),
         "width": _rounded(width),
         "codes": [[_packed(part) for part in rows] for rows in codes.astype(np.uint16)],
         "horizons": [_packed(part) for part in horizons],
     }
+
+
+def faulty_clients(results: Results, seed: int) -> list[int]:
+    """The faulty clients of a seed, from its trace.
+
+    Args:
+        results: of a run.
+        seed: its position in the spec.
+    """
+    return sorted(results.records[seed][0][0].scenario.get("faulty", ()))
 
 
 def _packed(values: UInt16[Ints, "rounds n"]) -> str:

@@ -276,22 +276,25 @@ class Bfloat16Sum:
             torch.zeros(bucket.size, dtype=bucket.wide, device=comm.device)
             for bucket in buckets
         ]
+        self._sums = [torch.empty_like(r, dtype=torch.bfloat16) for r in self.residuals]
         self._next_residuals: dict[int, torch.Tensor] = {}
-        self._sums: dict[int, torch.Tensor] = {}
         self._handles: list[Any] = []
 
     def start(self, b: int, part: torch.Tensor) -> None:
-        """Send this rank's part of the sum on a bucket."""
-        whole = self.residuals[b] + part
-        self._sums[b] = whole.bfloat16()
-        self._next_residuals[b] = whole - self._sums[b]
+        """Send this rank's part of the sum on a bucket.
+
+        The memory of the part then holds what is rounded off, until `commit`.
+        """
+        part.add_(self.residuals[b])
+        self._sums[b].copy_(part)
+        self._next_residuals[b] = part.sub_(self._sums[b])
         self._handles.append(self._comm.start_sum(self._sums[b]))
 
     def receive(self) -> list[torch.Tensor]:
         """The sum of all buckets, once it has arrived."""
         handles, self._handles = self._handles, []
         self._comm.wait(handles)
-        return list(self._sums.values())
+        return self._sums
 
     def commit(self) -> None:
         """Keep the new residuals, once the sum is accepted."""

@@ -16,8 +16,10 @@ from hewfl.server.server_step import (
 )
 from hewfl.torch.parameters import BucketLayout
 
-CHUNK = 2**18
-"""Entries processed at a time on the host: several passes over them stay in cache."""
+CHUNK = 2**15
+"""Entries processed at a time on the host: several passes over them stay in cache, and
+temporaries are small: aligned blocks of a megabyte would fragment the heap, by more
+than a model after some rounds."""
 SMALL_PIECE = 2**13
 """Pieces shorter than this on average are concatenated before they are processed."""
 
@@ -43,6 +45,7 @@ class SharedModel:
         memory: of the server step; empty where it has none. An adaptive server step has
             two rows in each.
         average: of x; empty without averaging.
+        is_captured: whether a copy of y is in use, see `capture`.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class SharedModel:
         ]
         self.average = [torch.zeros_like(x) for x in self.anchor if server_step.average]
         self._captured: list[torch.Tensor] = []
+        self.is_captured = False
         self._views: dict[int, tuple[list[int], list[torch.Tensor]]] = {}
         self._arrays: dict[int, list[NDArray[Any]]] = {}
         # Buffers are reused: to allocate them costs more than the arithmetic.
@@ -110,15 +114,12 @@ class SharedModel:
             if weight != 1:
                 difference.mul_(weight)
 
-    @property
-    def is_captured(self) -> bool:
-        """Whether a captured y is kept."""
-        return len(self._captured) > 0
-
     def has_moved(self) -> bool:
         """Whether y differs from the model that it was set to last."""
         buckets = range(len(self.layout.buckets))
-        starts = self._captured or [self.origin(b) for b in buckets]
+        starts = self._captured
+        if not self.is_captured:
+            starts = [self.origin(b) for b in buckets]
         return any(
             not torch.equal(piece, start)
             for b, bucket in enumerate(self.layout.buckets)
@@ -246,11 +247,12 @@ class SharedModel:
                 mean = self.average[b]
                 mean.copy_(add_iterate(p, mean, self.anchor[b]))
             if is_ahead:
-                ahead = x.to(self.device, bucket.dtype) - self._captured[b]
-                torch._foreach_add_(y, bucket.split(ahead))
+                start = self._captured[b]
+                torch.sub(x.to(self.device, bucket.dtype), start, out=start)
+                torch._foreach_add_(y, bucket.split(start))
             else:
                 torch._foreach_copy_(y, bucket.split(x))
-        self._next, self._captured = {}, []
+        self._next, self.is_captured = {}, False
 
     def _swap_in(self, b: int, x: torch.Tensor, memory: torch.Tensor | None) -> None:
         """Replace x and memory; the old tensors become buffers."""
@@ -270,8 +272,11 @@ class SharedModel:
 
     def capture(self) -> None:
         """Copy y, from which steps continue while a sum is pending; see `commit`."""
-        buckets = range(len(self.layout.buckets))
-        self._captured = [torch.cat(self.pieces(b)) for b in buckets]
+        if not self._captured:
+            self._captured = [self.origin(b).clone() for b in range(len(self.anchor))]
+        for b, copy in enumerate(self._captured):
+            torch.cat(self.pieces(b), out=copy)
+        self.is_captured = True
 
     # ------------------------------------------------------------------------ x and y
 

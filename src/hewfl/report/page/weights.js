@@ -1,7 +1,5 @@
-/* Weights of a run: a map over rounds with its key, and one round by horizon. */
-
-const ABSENT = 65535; // as in page_data.py
-const BARS = 10; // horizons with a bar of their own; of more, neighbours share one
+/* Weights of two methods, clients by rounds, beside each other: bad clients on top and
+   marked in the margin, one shade for a weight in both, and one round as bars. */
 
 function unpack(text) {
   const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
@@ -24,9 +22,7 @@ function cellImage(cells, paint) {
   const canvas = make("canvas", { width: wide, height: tall });
   const pen = canvas.getContext("2d");
   const image = pen.createImageData(wide, tall);
-  cells.forEach((row, r) =>
-    row.forEach((w, t) => image.data.set(paint(w), 4 * (r * wide + t))),
-  );
+  cells.forEach((row, r) => row.forEach((w, t) => image.data.set(paint(w), 4 * (r * wide + t))));
   pen.putImageData(image, 0, 0);
   return canvas.toDataURL();
 }
@@ -34,275 +30,239 @@ function cellImage(cells, paint) {
 function drawWeights(place, run) {
   const data = run.weights;
   const [n, columns] = [data.n, data.rounds.length];
-  const state = { method: 0, seed: 0, rows: "clients", column: columns - 1 };
-  const svg = make("svg", { class: "chart", role: "img", "aria-label": "Weights by round" });
-  const tip = make("div", { class: "tip", hidden: true });
-  const map = make("div", { class: "map plot" }, svg, tip);
-  const bars = make("svg", { class: "chart", role: "img" });
-  const words = make("p", { class: "note", role: "status" });
-  let view; // what is drawn, for the pointer
-  const set = (name) => (value) => {
-    state[name] = value;
-    load();
+  const state = { shown: [...data.shown], seed: 0, column: columns - 1 };
+  const map = () => {
+    const svg = make("svg", { class: "chart", role: "img" });
+    const tip = make("div", { class: "tip", hidden: true });
+    const title = make("figcaption");
+    return { svg, tip, title, figure: make("figure", { class: "plot map" }, title, svg, tip) };
   };
-  const whole =
-    columns === run.rounds[run.rounds.length - 1] && data.seeds.length === run.seeds.length;
-  const thinned = whole ? "" : "Not every round and seed is kept in this page. ";
+  const maps = [map(), map()];
+  const bars = make("svg", { class: "chart bars", role: "img" });
+  const key = make("svg", { class: "chart key", role: "img", "aria-label": "Shades of the weights" });
+  const words = make("p", { class: "said", role: "status" });
   const slider = make("input", {
     ...{ type: "range", min: 0, max: columns - 1, value: columns - 1 },
-    oninput: () => {
-      state.column = Number(slider.value);
-      draw();
-    },
+    oninput: () => choose(Number(slider.value)),
   });
+  const methods = run.methods.map((m, k) => [k, m.label]);
+  const side = (k, text) => chooser(text, methods, state.shown[k], (v) => {
+    state.shown[k] = Number(v);
+    load();
+  });
+  const seeds = data.seeds.map((seed, k) => [k, String(seed)]);
+  const whole = columns === run.rounds[run.rounds.length - 1] && data.seeds.length === run.seeds.length;
   place.append(
     make(
       "div",
       { class: "controls" },
-      chooser(
-        "method",
-        run.methods.map((m, k) => [k, m.label]),
-        set("method"),
-      ),
-      chooser(
-        "seed",
-        data.seeds.map((seed, k) => [k, String(seed)]),
-        set("seed"),
-      ),
-      chooser(
-        "rows",
-        [
-          ["clients", "clients"],
-          ["horizons", "horizons"],
-        ],
-        set("rows"),
-      ),
-      make("label", {}, "round", slider),
+      side(0, "left"),
+      side(1, "right"),
+      chooser("seed", seeds, 0, (v) => {
+        state.seed = Number(v);
+        load();
+      }),
+      make("label", { class: "slide" }, "round", slider),
     ),
-    make("div", { class: "pair" }, map, make("div", { class: "bars plot" }, bars)),
     words,
+    make("div", { class: "pair" }, ...maps.map((m) => m.figure)),
+    key,
+    make("div", { class: "plot" }, bars),
+    ...(whole ? [] : [make("p", { class: "note" }, "Not every round and seed is kept in this page.")]),
   );
 
-  /* Horizons in at most so many groups of neighbours. */
-  function grouped(horizons, most) {
-    const size = Math.ceil(horizons.length / most);
-    const parts = [];
-    for (let k = 0; k < horizons.length; k += size) parts.push(horizons.slice(k, k + size));
-    const name = (p) => (p.length > 1 ? `${p[0]}–${p[p.length - 1]}` : `${p[0]}`);
-    return parts.map((part) => ({ name: name(part), has: new Set(part) }));
-  }
+  let view; // what is drawn, for the pointer
 
-  /* Rows of the map: clients in order of their horizon, or horizons. */
-  function load() {
-    const codes = unpack(data.codes[state.method][state.seed]);
-    const horizons = unpack(data.horizons[state.seed]);
-    const [low, width] = [data.low[state.method], data.width[state.method]];
-    const weight = (t, i) =>
-      codes[t * n + i] === ABSENT ? null : low + (codes[t * n + i] / 65534) * width;
-    const horizon = (t, i) => horizons[t * n + i];
-    const found = [...new Set(horizons)].filter((h) => h > 0).sort((a, b) => a - b);
-    const clients = Array.from({ length: n }, (_, i) => i);
-    const mass = (t, group) => {
-      const own = clients.filter((i) => group.has.has(horizon(t, i)) && weight(t, i) !== null);
-      return own.length ? own.reduce((sum, i) => sum + weight(t, i), 0) : null;
-    };
-    const fixed = clients.every((i) =>
-      data.rounds.every((_, t) => horizon(t, i) === horizon(0, i)),
-    );
-    let rows;
-    if (state.rows === "horizons") {
-      rows = grouped(found, 20).map((group) => ({
-        ...{ name: `H = ${group.name}`, title: `H = ${group.name}`, at: (t) => mass(t, group) },
-      }));
-    } else {
-      const order = [...clients];
-      if (fixed) order.sort((a, b) => horizon(0, a) - horizon(0, b) || a - b);
-      rows = order.map((i, k) => {
-        const first = fixed && (k === 0 || horizon(0, i) !== horizon(0, order[k - 1]));
-        return {
-          name: fixed ? (first ? `H = ${horizon(0, i)}` : "") : `${i}`,
-          title: `client ${i}`,
-          of: (t) => `, H = ${horizon(t, i)}`,
-          at: (t) => weight(t, i),
-        };
-      });
-    }
-    const cells = rows.map((row) => data.rounds.map((_, t) => row.at(t)));
-    const most = Math.max(...cells.flat().map((w) => Math.abs(w ?? 0)), 1e-12);
-    const least = Math.min(0, ...cells.flat().map((w) => w ?? 0));
-    view = { rows, cells, most, least, clients, groups: grouped(found, BARS), mass, weight, horizon };
+  function choose(column) {
+    slider.value = state.column = column;
     draw();
   }
 
-  function draw() {
-    const width = Math.max(240, map.clientWidth || 700);
-    const method = run.methods[state.method];
-    const [tallest, room] = state.rows === "horizons" ? [44, 260] : [18, 420];
-    const cell = Math.max(1, Math.min(tallest, room / view.rows.length));
-    const tall = cell * view.rows.length;
-    const box = { width, height: tall + 92, left: 66, right: 8, top: 6, bottom: 86 };
-    const across = (width - box.left - box.right) / columns;
-    view.geometry = { across, cell, tall, box };
-    let free = -Infinity;
-    const names = view.rows.flatMap((row, r) => {
-      const at = box.top + (r + 0.5) * cell;
-      if (!row.name || at - free < 13) return [];
-      free = at;
-      return [[at, row.name]];
+  /* Weights as rows of clients: the bad ones first, then by their local steps. */
+  function load() {
+    const horizons = unpack(data.horizons[state.seed]);
+    const steps = (t, i) => horizons[t * n + i];
+    const isBad = (i) => data.bad[state.seed].includes(i);
+    const clients = Array.from({ length: n }, (_, i) => i);
+    const fixed = clients.every((i) => data.rounds.every((_, t) => steps(t, i) === steps(0, i)));
+    const rank = (i) => [isBad(i) ? 0 : 1, fixed ? steps(0, i) : 0, i];
+    clients.sort((a, b) => rank(a).map((v, k) => v - rank(b)[k]).find((d) => d) ?? 0);
+    const tables = state.shown.map((method) => {
+      const codes = unpack(data.codes[method][state.seed]);
+      const read = (t, i) => {
+        const code = codes[t * n + i];
+        return code === data.absent ? null : data.low[method] + (code / (data.absent - 1)) * data.width[method];
+      };
+      return clients.map((i) => data.rounds.map((_, t) => read(t, i)));
     });
-    const rounds = niceTicks(data.rounds[0], data.rounds[columns - 1], 8)
-      .map((round) => [data.rounds.indexOf(round), String(round)])
-      .filter(([t]) => t >= 0)
-      .map(([t, text]) => [box.left + (t + 0.5) * across, text]);
-    const area = panel(svg, box, { ticks: rounds, name: "" }, { ticks: names, plain: true });
-    const ink = inkOf(place, method.colour);
-    const minus = inkOf(place, "grey");
-    // The root keeps small weights visible; a client that did not take part has a thin veil.
-    const paint = (w) =>
-      w === null
-        ? [...minus, 40]
-        : [...(w < 0 ? minus : ink), Math.round(255 * Math.sqrt(Math.abs(w) / view.most))];
+    const every = tables.flat(2).filter((w) => w !== null);
+    const most = Math.max(...every.map(Math.abs), 1e-12);
+    const bad = clients.filter(isBad).length;
+    view = { clients, tables, most, least: Math.min(0, ...every), bad, steps };
+    draw();
+  }
+
+  /* Shades: blue, and amber below zero; the root keeps small weights visible, and a
+     client that did not take part has a thin veil. */
+  function painter() {
+    const [more, less, veil] = ["blue", "amber", "grey"].map((name) => inkOf(place, name));
+    return (w) =>
+      w === null ? [...veil, 45] : [...(w < 0 ? less : more), Math.round(255 * Math.sqrt(Math.abs(w) / view.most))];
+  }
+
+  function draw() {
+    const paint = painter();
+    maps.forEach((each, k) => drawMap(each, k, paint));
+    drawKey(paint);
+    drawBars();
+    words.textContent = sentence();
+  }
+
+  function drawMap({ svg, title, figure }, k, paint) {
+    const method = run.methods[state.shown[k]];
+    const width = Math.max(230, figure.clientWidth || 500);
+    const cell = Math.max(2, Math.min(15, 420 / n));
+    const box = { width, height: cell * n + 52, left: 62, right: 8, top: 8, bottom: 44 };
+    const across = (width - box.left - box.right) / columns;
+    Object.assign(view, { cell, box, [`across${k}`]: across });
+    title.replaceChildren(swatch(method), method.label);
+    svg.setAttribute("aria-label", `Weights of ${method.label}, clients by rounds`);
+    let free = -Infinity;
+    const names = view.clients.flatMap((i, r) => {
+      const at = box.top + (r + 0.5) * cell;
+      if (at - free < 11) return [];
+      free = at;
+      return [[at, String(i)]];
+    });
+    const most = Math.min(8, width / 60);
+    const ticks = niceTicks(data.rounds[0], data.rounds[columns - 1], most)
+      .map((round) => [box.left + (data.rounds.indexOf(round) + 0.5) * across, String(round), data.rounds.indexOf(round)])
+      .filter(([, , t]) => t >= 0);
+    const area = panel(svg, box, { ticks, name: "round" }, { ticks: names, plain: true, name: "" });
+    const tall = cell * n;
     area.append(
       make("image", {
-        ...{ x: box.left, y: box.top, width: across * columns, height: tall },
+        ...{ x: box.left, y: box.top, width: across * columns, height: tall, href: cellImage(view.tables[k], paint) },
         ...{ preserveAspectRatio: "none", "image-rendering": "pixelated" },
-        href: cellImage(view.cells, paint),
       }),
       make("rect", {
         ...{ class: "chosen", x: box.left + state.column * across, y: box.top + 0.75 },
         ...{ width: Math.max(across, 2), height: tall - 1.5 },
       }),
     );
-    drawKey(box, paint);
-    drawBars(method);
-  }
-
-  /* The key of the map: which shade is which weight. */
-  function drawKey(box, paint) {
-    const [least, steps] = [view.least < 0 ? -view.most : 0, 64];
-    const ramp = Array.from({ length: steps }, (_, k) => least + ((view.most - least) * k) / (steps - 1));
-    const [top, wide] = [box.height - 40, Math.min(260, box.width - box.left - box.right)];
-    const at = scale(least, view.most, box.left, box.left + wide);
-    const shown = [...niceTicks(least, 0.88 * view.most, 4), view.most];
-    const ticks = shown.map((v) => [at(v), show(v, 3)]);
+    if (!view.bad) return svg.append(make("text", { class: "name", x: 12, y: box.top + tall / 2, transform: `rotate(-90 12 ${box.top + tall / 2})`, "text-anchor": "middle" }, "client"));
+    const end = box.top + view.bad * cell;
+    const word = (text, from, to, css) => {
+      const at = (from + to) / 2;
+      return make("text", { class: css, x: 14, y: at, transform: `rotate(-90 14 ${at})`, "text-anchor": "middle" }, text);
+    };
     svg.append(
-      make("text", { class: "name", x: (box.left + box.width) / 2, y: top - 12, "text-anchor": "middle" }, "round"),
-      make("text", { class: "name", x: box.left - 6, y: top + 10, "text-anchor": "end" }, "weight"),
-      make("image", {
-        ...{ x: box.left, y: top, width: wide, height: 12, preserveAspectRatio: "none" },
-        href: cellImage([ramp], paint),
-      }),
-      make("rect", { class: "keyframe", x: box.left, y: top, width: wide, height: 12 }),
-      ...apart(ticks).map(([px, text]) =>
-        make("text", { x: px, y: top + 27, "text-anchor": "middle" }, text),
-      ),
+      make("rect", { class: "bad vermilion", x: 20, y: box.top, width: 6, height: end - box.top }),
+      word("bad", box.top, end, "name badname"),
+      word("good clients", end, box.top + tall, "name"),
+      make("line", { class: "divide", x1: 20, x2: width - box.right, y1: end, y2: end }),
     );
   }
 
-  /* The chosen round: weight of each horizon, and what equal weights would give. */
-  function drawBars(method) {
-    const [t, round] = [state.column, data.rounds[state.column]];
-    const clients = view.clients.filter((i) => view.weight(t, i) !== null);
-    const values = view.groups.map((group) => [
-      group.name,
-      view.mass(t, group) ?? 0,
-      clients.filter((i) => group.has.has(view.horizon(t, i))).length / (clients.length || 1),
-    ]);
-    const all = values.flatMap(([, w, share]) => [w, share]);
-    const [low, high] = [Math.min(0, ...all), Math.max(...all, 1e-12)];
-    const width = Math.max(240, bars.parentNode.clientWidth || 300);
-    const box = { width, height: 250, left: 52, right: 6, top: 26, bottom: 44 };
+  /* The key of both maps: which shade is which weight. */
+  function drawKey(paint) {
+    const [least, steps, wide] = [view.least < 0 ? -view.most : 0, 64, 220];
+    const ramp = Array.from({ length: steps }, (_, k) => least + ((view.most - least) * k) / (steps - 1));
+    const at = scale(least, view.most, 62, 62 + wide);
+    for (const [name, value] of Object.entries({ viewBox: "0 0 310 36", width: 310, height: 36 })) key.setAttribute(name, value);
+    const ticks = [...niceTicks(least, 0.85 * view.most, 3), view.most].map((v) => [at(v), show(v, 2)]);
+    key.replaceChildren(
+      make("text", { class: "name", x: 56, y: 12, "text-anchor": "end" }, "weight"),
+      make("image", { x: 62, y: 2, width: wide, height: 12, preserveAspectRatio: "none", href: cellImage([ramp], paint) }),
+      make("rect", { class: "keyframe", x: 62, y: 2, width: wide, height: 12 }),
+      ...apart(ticks).map(([px, text]) => make("text", { x: px, y: 29, "text-anchor": "middle" }, text)),
+    );
+  }
+
+  /* The chosen round: both weights of each client, and what equal weights would be. */
+  function drawBars() {
+    const [t, width] = [state.column, Math.max(230, bars.parentNode.clientWidth || 700)];
+    const rows = view.tables.map((rows_) => rows_.map((row) => row[t] ?? 0));
+    const equal = 1 / Math.max(1, view.tables[0].filter((row) => row[t] !== null).length);
+    const [low, high] = [Math.min(0, ...rows.flat()), Math.max(...rows.flat(), equal)];
+    const box = { width, height: 190, left: 62, right: 8, top: 10, bottom: 44 };
     const y = scale(low, high, box.height - box.bottom, box.top);
-    const step = (width - box.left - box.right) / Math.max(1, values.length);
-    const at = (k) => box.left + (k + 0.5) * step;
-    bars.setAttribute("aria-label", `weight by horizon in round ${round}`);
-    const area = panel(
-      bars,
-      box,
-      {
-        ticks: values.map(([name], k) => [at(k), name]),
-        name: "local steps H (mark: equal weights)",
-      },
-      { ticks: niceTicks(low, high, 4).map((v) => [y(v), show(v, 2)]), name: "weight" },
-    );
-    values.forEach(([, w, share], k) =>
-      area.append(
-        make("rect", {
-          ...{ class: `bar ${method.colour}`, x: at(k) - 0.32 * step, width: 0.64 * step },
-          ...{ y: Math.min(y(w), y(0)), height: Math.abs(y(0) - y(w)) },
-        }),
-        make("line", {
-          ...{ class: "equal", x1: at(k) - 0.4 * step, x2: at(k) + 0.4 * step },
-          ...{ y1: y(share), y2: y(share) },
-        }),
+    const step = (width - box.left - box.right) / n;
+    const ticks = view.clients.map((i, c) => [box.left + (c + 0.5) * step, String(i)]);
+    bars.setAttribute("aria-label", `Weights of each client in round ${data.rounds[t]}`);
+    const name = `client, round ${data.rounds[t]}` + (view.bad ? ` (the first ${view.bad}: bad)` : "");
+    const area = panel(bars, box, { ticks, name }, { ticks: niceTicks(low, high, 4).map((v) => [y(v), show(v, 2)]), name: "weight" });
+    if (view.bad) area.append(make("rect", { class: "shade", x: box.left, y: box.top, width: view.bad * step, height: box.height - box.top - box.bottom }));
+    rows.forEach((row, k) =>
+      row.forEach((w, c) =>
+        area.append(
+          make("rect", {
+            ...{ class: `bar ${run.methods[state.shown[k]].colour}`, x: box.left + (c + 0.12 + 0.38 * k) * step },
+            ...{ width: 0.36 * step, y: Math.min(y(w), y(0)), height: Math.abs(y(0) - y(w)) },
+          }),
+        ),
       ),
     );
-    bars.append(
-      make("text", { class: "name", x: box.left, y: 14 }, `round ${round}: weight by horizon`),
-    );
-    view.bars = values;
-    const own = clients.map((i) => view.weight(t, i));
-    const carried = own.filter((w) => Math.abs(w) > 1e-4).length;
-    const sum = own.reduce((a, b) => a + b, 0);
-    const step_ = Math.abs(sum - 1) < 1e-3 ? "a weighted mean of the displacements" : "";
-    const longer = `a step ${show(sum, 3)} times as long as a weighted mean of the displacements`;
-    const found = own.length
-      ? `${carried} of ${own.length} clients carry weight; the largest is ` +
-        `${show(Math.max(...own), 3)}, the sum ${show(sum, 3)}: ${step_ || longer}.`
-      : "no client took part.";
-    const where = `${method.label}, seed ${data.seeds[state.seed]}, round ${round}`;
-    words.textContent = `${thinned}${where}: ${found}`;
+    area.append(make("line", { class: "equal", x1: box.left, x2: width - box.right, y1: y(equal), y2: y(equal) }));
+    view.bars = rows;
   }
 
-  function under(event) {
-    const frame = svg.getBoundingClientRect();
-    const { across, cell, tall, box } = view.geometry;
-    const [px, py] = [event.clientX - frame.left, event.clientY - frame.top];
-    const [t, r] = [Math.floor((px - box.left) / across), Math.floor((py - box.top) / cell)];
-    const isIn = px >= box.left && py >= box.top && py < box.top + tall && t < columns;
-    return isIn && view.rows[r] ? { t, r, px, py } : null;
+  /* What the chosen round shows, in words. */
+  function sentence() {
+    const t = state.column;
+    const told = state.shown.map((method, k) => {
+      const column = view.tables[k].map((row) => row[t]);
+      const sum = (values) => values.reduce((a, w) => a + Math.abs(w ?? 0), 0);
+      const share = (100 * sum(column.slice(0, view.bad))) / (sum(column) || 1);
+      const { label } = run.methods[method];
+      if (!view.bad) return `${label} gives ${show(100 * Math.max(...column.map((w) => w ?? 0)) / (sum(column) || 1), 3)} % to one client at most`;
+      return `${label} gives the ${view.bad} bad ${view.bad > 1 ? "clients" : "client"} ${show(share, 3)} % of its weight`;
+    });
+    const both = state.shown[0] === state.shown[1] ? told.slice(0, 1) : told;
+    return `Round ${data.rounds[t]}, seed ${data.seeds[state.seed]}: ${both.join("; ")}.`;
   }
 
-  svg.addEventListener("pointermove", (event) => {
-    const at = under(event);
-    tip.hidden = !at;
-    if (!at) return;
-    const row = view.rows[at.r];
-    const w = view.cells[at.r][at.t];
-    const who = row.title + (row.of && w !== null ? row.of(at.t) : "");
-    const said = w === null ? "did not take part" : show(w, 3);
-    tip.textContent = `round ${data.rounds[at.t]}, ${who}: ${said}`;
-    putBeside(tip, map.clientWidth, at.px, at.py + 14);
+  maps.forEach(({ svg, tip, figure }, k) => {
+    const under = (event) => {
+      const frame = svg.getBoundingClientRect();
+      const [px, py] = [event.clientX - frame.left, event.clientY - frame.top];
+      const t = Math.floor((px - view.box.left) / view[`across${k}`]);
+      const r = Math.floor((py - view.box.top) / view.cell);
+      return t >= 0 && t < columns && r >= 0 && r < n ? { t, r, px, py } : null;
+    };
+    svg.addEventListener("pointermove", (event) => {
+      const at = under(event);
+      tip.hidden = !at;
+      if (!at) return;
+      const [i, w] = [view.clients[at.r], view.tables[k][at.r][at.t]];
+      const who = `client ${i}${at.r < view.bad ? " (bad)" : ""}`;
+      tip.textContent = `round ${data.rounds[at.t]}, ${who}: ` + (w === null ? "did not take part" : `${show(w, 3)}, H = ${view.steps(at.t, i)}`);
+      putBeside(tip, figure.clientWidth, at.px, at.py + 34);
+    });
+    svg.addEventListener("pointerleave", () => {
+      tip.hidden = true;
+    });
+    svg.addEventListener("click", (event) => {
+      const at = under(event);
+      if (at) choose(at.t);
+    });
+    const label = () => run.methods[state.shown[k]].label;
+    const cells = () => view.tables[k].flatMap((row, r) => data.rounds.map((round, t) => [view.clients[r], round, row[t]]));
+    offer({
+      ...{ run, place: figure, title: () => `Weights of ${label()}`, name: () => `weights of ${label()}` },
+      ...{ draw, svg: () => svg, rows: () => [["client", "round", "weight"], ...cells()] },
+      latex: () => mapLatex(view.tables[k], data.rounds),
+    });
   });
-  svg.addEventListener("pointerleave", () => {
-    tip.hidden = true;
-  });
-  svg.addEventListener("click", (event) => {
-    const at = under(event);
-    if (!at) return;
-    slider.value = state.column = at.t;
-    draw();
+  offer({
+    ...{ run, place: bars, title: () => "Weights in one round", name: () => `weights in round ${data.rounds[state.column]}` },
+    ...{ draw, svg: () => bars, latex: () => barsLatex(view.clients, view.bars, state.shown.map((k) => run.methods[k].label)) },
+    rows: () => [
+      ["client", ...state.shown.map((k) => run.methods[k].label)],
+      ...view.clients.map((i, c) => [i, ...view.bars.map((row) => row[c])]),
+    ],
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
-  new ResizeObserver(draw).observe(map);
   load();
-
-  const named = () => `${run.name} weights of ${run.methods[state.method].label}`;
-  const cells = () =>
-    view.rows.flatMap((row, r) =>
-      data.rounds.map((round, t) => [row.title, round, view.cells[r][t]]),
-    );
-  map.append(
-    exporter({
-      ...{ name: named, draw, svg: () => svg, latex: () => mapLatex(view, data.rounds) },
-      rows: () => [["row", "round", "weight"], ...cells()],
-    }),
-  );
-  bars.parentNode.append(
-    exporter({
-      ...{ name: () => `${named()} by horizon`, draw, svg: () => bars },
-      rows: () => [["horizon", "weight", "equal weights"], ...view.bars],
-      latex: () => barsLatex(view.bars),
-    }),
-  );
+  new ResizeObserver(draw).observe(place);
 }

@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 
+from hewfl.experiments.spec import spec_from_table
 from hewfl.report.page import write_report
-from tests.experiments.test_report import HOSTILE, hostile_run
+from tests.experiments.runs import table
+from tests.report.test_report import HOSTILE, finished_run, hostile_run
 
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))),
@@ -28,7 +30,7 @@ pytestmark = pytest.mark.skipif(
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # the protocol's name for a reference
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 LEFT, RIGHT, ENTER, ESCAPE, TAB = "\ue012", "\ue014", "\ue007", "\ue00c", "\ue004"
-CURVES, WEIGHTS = '[data-view="curves"]', '[data-view="weights"]'
+FIRST, CURVES, WEIGHTS = (f'[data-view="{k}"]' for k in ("first", "curves", "weights"))
 
 
 class Browser:
@@ -120,9 +122,11 @@ class Browser:
         self.send("/actions", {"actions": [mouse]})
 
     def paths(self) -> list[str]:
-        """The lines of the curves."""
-        found = "[...document.querySelectorAll('path.mean')]"
-        return list(self.run(f"return {found}.map(p => p.getAttribute('d'))"))
+        """The lines of the curves, below the first screen."""
+        script = (
+            "[...document.querySelectorAll(arguments[0])].map(p => p.getAttribute('d'))"
+        )
+        return list(self.run(f"return {script}", f"{CURVES} path.mean"))
 
     def complaints(self) -> list[Any]:
         return list(self.send("/se/log", {"type": "browser"}))
@@ -186,36 +190,36 @@ def test_all_methods_are_hidden_and_shown(browser: Browser) -> None:
 @pytest.mark.parametrize(
     "control",
     [
-        'option[value="test_accuracy"]',
+        'option[value="gap"]',
         'option[value="scalars"]',
         'option[value="paper_scalars"]',
-        'label:nth-child(3) option[value="0"]',
         'input[type="checkbox"]',
         "label ~ button",
     ],
 )
 def test_every_control_redraws(browser: Browser, control: str) -> None:
-    drawing = "return document.querySelector('svg.chart').innerHTML"
-    before = browser.run(drawing)
+    drawing = "return document.querySelector(arguments[0]).innerHTML"
+    before = browser.run(drawing, f"{CURVES} svg.chart")
     browser.click(f"{CURVES} {control}")
     assert len(browser.paths()) == 3
-    assert browser.run(drawing) != before
+    assert browser.run(drawing, f"{CURVES} svg.chart") != before
 
 
 def test_accuracies_fit_the_panel(browser: Browser) -> None:
     browser.click(f'{CURVES} option[value="test_accuracy"]')
     ends = [float(path.rsplit(",", 1)[1]) for path in browser.paths()]
-    assert all(10 <= end <= 386 for end in ends)  # HEIGHT and margins in curves.js
+    assert all(10 <= end <= 386 for end in ends)  # height and margins in chart.js
 
 
 def test_seeds_are_shown_one_by_one(browser: Browser) -> None:
     count = "return document.querySelectorAll(arguments[0]).length"
-    assert browser.run(count, "path.band") == 2  # of the leaders
+    band, seed = f"{CURVES} path.band", f"{CURVES} path.seed"
+    assert browser.run(count, band) == 2  # of the leaders
     browser.click(f'{CURVES} option[value="band"]')
-    assert browser.run(count, "path.band") == 3
+    assert browser.run(count, band) == 3
     browser.click(f'{CURVES} option[value="seeds"]')
-    assert browser.run(count, "path.seed") == 6
-    assert browser.run(count, "path.band") == 0
+    assert browser.run(count, seed) == 6
+    assert browser.run(count, band) == 0
 
 
 def test_a_brush_zooms_and_escape_shows_all(browser: Browser) -> None:
@@ -238,7 +242,8 @@ def test_lines_have_names_that_do_not_lie_on_each_other(browser: Browser) -> Non
     script = (
         "return [...document.querySelectorAll('text.end')].map(t => [t.textContent, "
     )
-    found = browser.run(f"{script} Number(t.getAttribute('y'))])")
+    script = script.replace("'text.end'", "arguments[0]")
+    found = browser.run(f"{script} Number(t.getAttribute('y'))])", f"{CURVES} text.end")
     assert len(found) == 3
     assert {name for name, _ in found} >= {"HEW", "HewHet"}
     heights = sorted(y for _, y in found)
@@ -263,44 +268,107 @@ def test_the_arrow_keys_show_values(browser: Browser) -> None:
     assert browser.text(f"{CURVES} .tip").startswith("round 0")
 
 
+def test_the_first_screen_has_sentence_numbers_curve_and_setting(
+    browser: Browser, page: Path
+) -> None:
+    browser.control(
+        "Emulation.setDeviceMetricsOverride",
+        width=1400,
+        height=900,
+        deviceScaleFactor=1,
+        mobile=False,
+    )
+    bottom = (
+        "return document.querySelector(arguments[0]).getBoundingClientRect().bottom"
+    )
+    for css in ("h1", ".number:last-child", f"{FIRST} svg.chart", ".compared"):
+        assert 0 < browser.run(bottom, css) < 900
+    count = "return document.querySelectorAll(arguments[0]).length"
+    assert browser.run(count, f"{FIRST} path.mean") == 3
+    assert browser.text("h1").startswith("HEW ")
+    browser.show(page)
+
+
 def test_weights_change_with_the_choices(browser: Browser) -> None:
-    canvas = f"{WEIGHTS} .map svg"
-    image = "return document.querySelector(arguments[0]).innerHTML"
+    image = "return [...document.querySelectorAll(arguments[0])].map(m => m.innerHTML)"
     words, pictures = [], []
 
     def look() -> None:
-        words.append(browser.text(f"{WEIGHTS} [role=status]"))
-        pictures.append(browser.run(image, canvas))
+        words.append(browser.text(f"{WEIGHTS} .said"))
+        pictures.append(str(browser.run(image, f"{WEIGHTS} .map svg.chart")))
 
     look()
-    for control in (1, 2, 3):  # method, seed, rows
+    for control in (1, 2, 3):  # left, right, seed
         browser.click(f"{WEIGHTS} label:nth-child({control}) option:nth-child(2)")
         look()
     browser.keys(f"{WEIGHTS} input[type=range]", LEFT)
     look()
     assert len(set(pictures)) == len(pictures)
-    assert words[0].startswith("HEW, seed 0, round 6: ")
-    assert words[1].startswith("HewHet, seed 0, round 6: ")
-    assert words[2].startswith("HewHet, seed 1, round 6: ")
-    assert words[4].startswith("HewHet, seed 1, round 5: ")
+    # the average beside the author's rule at first, which is FedAvg beside HEW
+    assert words[0].startswith(f"Round 6, seed 0: {HOSTILE} gives ")
+    assert "; HEW gives " in words[0]
+    assert words[1].startswith("Round 6, seed 0: HewHet gives ")
+    assert words[3].startswith("Round 6, seed 1: HewHet gives ")
+    assert words[4].startswith("Round 5, seed 1: HewHet gives ")
 
 
 def test_the_pointer_shows_a_weight(browser: Browser) -> None:
-    browser.hover(f"{WEIGHTS} .map svg", y=-40)
+    browser.hover(f"{WEIGHTS} .map svg.chart", y=-20)
     assert "client" in browser.text(f"{WEIGHTS} .tip")
+
+
+def test_a_click_on_the_map_chooses_its_round(browser: Browser) -> None:
+    browser.click(f"{WEIGHTS} .map svg.chart")  # its middle
+    assert not browser.text(f"{WEIGHTS} .said").startswith("Round 6")
+
+
+@pytest.fixture(scope="module")
+def faulty_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a run with two bad clients, which the first method does not know."""
+    root = tmp_path_factory.mktemp("faulty")
+    given = table() | {"audit_every": 0, "methods": []}
+    given["clients"] |= {
+        "scenario": {"faults": [{"kind": "RandomLabels", "share": 0.4}]}
+    }
+    for name in ("trust", "FedAvg", "oracle"):
+        step = "step_scale" if name == "FedAvg" else "amplitude"
+        given["methods"].append({"method": name, "label": name, step: 0.5})
+    write_report([finished_run(root, spec_from_table(given))], root / "report.html")
+    return root / "report.html"
+
+
+def test_bad_clients_are_marked_and_come_first(
+    browser: Browser, faulty_page: Path
+) -> None:
+    browser.show(faulty_page)
+    assert browser.text("h1").startswith(
+        "With random labels from 2 of 5 clients, trust"
+    )
+    count = "return document.querySelectorAll(arguments[0]).length"
+    assert browser.run(count, f"{WEIGHTS} rect.bad") == 2  # one for each map
+    assert "FedAvg gives the 2 bad clients " in browser.text(f"{WEIGHTS} .said")
+    (who,) = browser.run("return runs.map(r => r.weights.bad[0])")
+    rows = "return [...document.querySelector(arguments[0]).querySelectorAll('text')]"
+    texts = browser.run(f"{rows}.map(t => t.textContent)", f"{WEIGHTS} .map svg.chart")
+    assert {int(text) for text in texts[:2]} == set(who)
+    styles = (
+        "return getComputedStyle(document.querySelector(arguments[0])).strokeDasharray"
+    )
+    assert browser.run(styles, f"{CURVES} path.mean.grey") != "none"  # the limit
+    assert browser.violations() == []
 
 
 def test_labels_stay_text(browser: Browser) -> None:
     assert browser.run("return document.querySelectorAll('body b').length") == 0
     assert HOSTILE in browser.text(f"{CURVES} .legend")
-    assert HOSTILE in browser.text("article table")
+    assert HOSTILE in browser.text("#run-0-finals table")
 
 
-def test_the_map_has_a_key(browser: Browser) -> None:
-    texts = browser.text(f"{WEIGHTS} .map svg")
-    assert "weight" in texts
+def test_the_maps_have_a_key(browser: Browser) -> None:
     count = "return document.querySelectorAll(arguments[0]).length"
-    assert browser.run(count, f"{WEIGHTS} .map image") == 2  # the map and its key
+    assert "weight" in browser.text(f"{WEIGHTS} svg.key")
+    assert browser.run(count, f"{WEIGHTS} .map image") == 2
+    assert browser.run(count, f"{WEIGHTS} svg.key image") == 1
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -314,7 +382,7 @@ def test_anybody_can_read_it(
     wide = "return document.documentElement.scrollWidth - innerWidth"
     assert browser.run(wide) <= 0
     verdict = """
-      const css = "span.better, span.worse, span.undecided";
+      const css = ".cards :is(span.better, span.worse, span.undecided)";
       const cells = [...document.querySelectorAll(css)];
       return cells.filter((c) => c.getBoundingClientRect().right > innerWidth).length;
     """
@@ -326,7 +394,7 @@ def test_keys_alone_reach_every_control(browser: Browser) -> None:
     wanted = browser.run("""
       const css = "a[href], button, select, input, summary, [tabindex]";
       const own = (e) => (e.tagName === "SUMMARY" ? e.parentNode.parentNode : e);
-      const open = (e) => !own(e).closest("details:not([open])");
+      const open = (e) => !own(e).closest("details:not([open]), dialog:not([open])");
       const seen = (e) => open(e) && e.getClientRects().length;
       window.wanted = [...document.querySelectorAll(css)].filter(seen);
       window.order = [];
@@ -350,47 +418,76 @@ def key(text: str) -> dict[str, Any]:
     return {"type": "key", "id": "keyboard", "actions": strokes}
 
 
-def test_figures_and_tables_are_saved(
+def test_figures_and_tables_are_saved_by_one_button(
     browser: Browser, page: Path, tmp_path: Path
 ) -> None:
-    """Each place on a page loaded for it: Chromium stops a page's eleventh download."""
+    """Each on a page loaded for it: Chromium stops a page's eleventh download."""
     browser.control(
         "Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path)
     )
-    places = (f"{CURVES} .export", f"{WEIGHTS} .map .export", "#run-0-finals .export")
-    for count, css in enumerate(places, start=1):
+    count = "return document.querySelectorAll(arguments[0]).length"
+    assert browser.run(count, "button.export") == 1
+    named = {
+        "Curves: test accuracy": "small-i-test-accuracy-over-rounds",
+        "Weights of HEW": "small-i-weights-of-hew",
+        "Weights in one round": "small-i-weights-in-round-6",
+        "Table: final values": "small-i-final-values",
+    }
+    wanted = set()
+    for title, name in named.items():
         browser.show(page)
-        browser.click(f"{css} summary")
-        for k in range(1, 5):
-            browser.click(f"{css} button:nth-of-type({k})")
-        endings = sorted([".svg", ".png", ".csv", ".tex"] * count)
+        browser.click("button.export")
+        browser.run(
+            """
+            const options = [...document.querySelectorAll("dialog option")];
+            const select = document.querySelector("dialog select");
+            select.value = options.find((o) => o.textContent === arguments[0]).value;
+            select.dispatchEvent(new Event("change"));
+            """,
+            title,
+        )
+        kinds = ["svg", "png", "csv", "tex"]
+        is_figure = not title.startswith("Table")
+        assert browser.run(count, "dialog button:disabled") == (0 if is_figure else 2)
+        for k in range(1, 5) if is_figure else range(3, 5):
+            browser.click(f"dialog .controls button:nth-of-type({k})")
+            wanted.add(f"{name}.{kinds[k - 1]}")
         for _ in range(600):
-            files = sorted(tmp_path.iterdir())
-            if sorted(file.suffix for file in files) == endings:
+            if {file.name for file in tmp_path.iterdir()} == wanted:
                 break
             time.sleep(0.1)
-        assert sorted(file.suffix for file in files) == endings
-    by_ending = {file.suffix: file for file in files if "gap-over-rounds" in file.name}
-    drawing = by_ending[".svg"].read_text("utf-8")
+        assert {file.name for file in tmp_path.iterdir()} == wanted
+    curves = tmp_path / "small-i-test-accuracy-over-rounds"
+    drawing = curves.with_suffix(".svg").read_text("utf-8")
     assert drawing.startswith("<svg")
     assert "var(" not in drawing
     assert 'fill="#ffffff"' in drawing
-    assert by_ending[".png"].read_bytes().startswith(b"\x89PNG")
-    assert by_ending[".csv"].read_text("utf-8").startswith("method,round,rounds,mean,")
-    assert "\\addplot" in by_ending[".tex"].read_text("utf-8")
-    (table,) = [f for f in files if f.suffix == ".tex" and f.name.startswith("After")]
-    text = table.read_text("utf-8")
+    assert curves.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+    header = curves.with_suffix(".csv").read_text("utf-8").splitlines()[0]
+    assert header.startswith("method,round,rounds,test accuracy (%),deviation,seed 0")
+    assert "\\addplot" in curves.with_suffix(".tex").read_text("utf-8")
+    text = (tmp_path / "small-i-final-values.tex").read_text("utf-8")
     assert "\\textbf{" in text
     assert "\\&amp;" in text  # as the label has it
     assert text.count(" & ") == 4 * text.splitlines()[6].count(" & ")
 
 
-def test_the_navigation_stays_and_knows_where_it_is(browser: Browser) -> None:
+def test_the_dialog_begins_with_what_is_looked_at(browser: Browser) -> None:
+    chosen = (
+        "return document.querySelector('dialog select').selectedOptions[0].textContent"
+    )
+    middle = "document.querySelector(arguments[0]).scrollIntoView({block: 'center'})"
+    for css, title in (
+        (f"{CURVES} svg.chart", "Curves: test accuracy"),
+        ('table[data-name="final values"]', "Table: final values"),
+    ):
+        browser.run(middle, css)
+        browser.send(f"/element/{browser.find('button.export')}/click")
+        assert browser.run(chosen) == title
+        browser.click("dialog p:last-child button")
+
+
+def test_the_navigation_stays(browser: Browser) -> None:
     browser.click('nav a[href="#run-0-weights"]')
-    script = "return document.querySelector('nav').getBoundingClientRect().top"
-    for _ in range(50):
-        if browser.run("return !!document.querySelector('nav a[aria-current]')"):
-            break
-        time.sleep(0.05)
+    script = "return document.querySelector('header').getBoundingClientRect().top"
     assert browser.run(script) == 0
-    assert browser.text("nav a[aria-current]") == "Weights"

@@ -1,0 +1,330 @@
+"""The first screen of a report: a sentence, two numbers, and what was compared."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+from hewfl.core.array_types import Float64
+from hewfl.core.plugins import short_name
+from hewfl.core.validation import Array
+from hewfl.experiments.plots import QUANTITIES
+from hewfl.experiments.results import LARGER_IS_BETTER
+from hewfl.experiments.statistics import Ranking
+from hewfl.report.page_data import PageRun, faulty_clients
+
+FAULTS = {
+    "RandomLabels": "random labels",
+    "FlippedLabels": "flipped labels",
+    "RandomUpdates": "random updates",
+    "ConstantUpdates": "one common wrong update",
+    "GrowingNoise": "growing noise",
+    "StaleUpdates": "stale updates",
+    "Drift": "one common wrong direction",
+    "Gaussian": "Gaussian noise",
+}
+"""What faulty clients have or send; other kinds are attacks with a name."""
+VERBS = {
+    "better": ("beats", "all"),
+    "worse": ("loses to", "all"),
+    "undecided": ("cannot be told apart from", "any of the"),
+    "equal": ("equals", "all"),
+}
+"""What a rule does to those it is compared with, by the verdict on it, and how a
+sentence names all of them."""
+MOST_NAMED = 3
+"""Rules named in a sentence; more are counted."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A large number of the first screen.
+
+    Attributes:
+        value: as text.
+        label: whose it is.
+        note: how sure it is.
+        method: whose line stands before the label; None for none.
+    """
+
+    value: str
+    label: str
+    note: str
+    method: str | None = None
+
+
+def headline(run: PageRun) -> str:
+    """What the run shows, in one sentence: the author's rule against all others."""
+    ranking, rule = run.ranking, run.rule
+    begin, name = _setting(run), QUANTITIES[ranking.quantity]
+    if not ranking.best:
+        return f"{begin}every rule diverged in a seed."
+    others = [k for k in ranking.labels if k != rule]
+    if rule not in ranking.labels or not others:
+        value = amount(_finals(ranking, rule), ranking.quantity)
+        rounds = run.results.spec.rounds
+        return f"{begin}{rule} ends with {value} {name} after {rounds} rounds."
+    if len(ranking.finals[rule]) < 2:
+        ends = (amount(_finals(ranking, k), ranking.quantity) for k in (rule, *others))
+        own, other = list(ends)[:2]
+        text = f"{begin}{rule} ends with {own} {name} and {others[0]} with {other}"
+        return f"{text}; one seed cannot tell them apart."
+    groups = ranking.by_verdict(rule)
+    equal = [k for k in others if ranking.is_equal(rule, k)]
+    every: dict[str, list[str]] = {k: list(v) for k, v in groups.items()}
+    every["equal"] = equal
+    parts = [
+        f"{verb} {_names(every[verdict], len(others), every_one)}"
+        for verdict, (verb, every_one) in VERBS.items()
+        if every[verdict]
+    ]
+    parts[0] += f" on {name}"
+    return f"{begin}{rule} {listed(parts)}{_lost(ranking, rule, groups['worse'])}."
+
+
+def _lost(ranking: Ranking, rule: str, ahead: Sequence[str]) -> str:
+    """That the rule diverged, where this is why it loses."""
+    reasons = [ranking.compare(rule, k).reason for k in ahead]
+    told = [r for r in reasons if r.startswith(("diverged", "ended above"))]
+    return f"; it {told[0]}" if told else ""
+
+
+def _names(labels: Sequence[str], count: int, every: str) -> str:
+    """Rules by name, or how many they are."""
+    if len(labels) <= MOST_NAMED:
+        return listed(labels)
+    return f"{f'{every} ' if len(labels) == count else ''}{len(labels)} others"
+
+
+def _setting(run: PageRun) -> str:
+    """The faults as the beginning of a sentence; empty without any."""
+    n = run.results.spec.clients.n
+    parts = [f"{what} from {count}" for what, count in faults_of(run) if count]
+    return f"With {listed(parts)} of {n} clients, " if parts else ""
+
+
+def faults_of(run: PageRun) -> list[tuple[str, int]]:
+    """The faults and attacks of the spec, and how many clients each is on."""
+    clients = run.results.spec.clients
+    scenario = clients.scenario if isinstance(clients.scenario, Mapping) else {}
+    every = scenario.get("faults", ())
+    return [(_fault(f), round(f.get("share", 0) * clients.n)) for f in map(dict, every)]
+
+
+def _fault(fault: Mapping[str, Any]) -> str:
+    """A fault in words."""
+    kind, inner = str(fault.get("kind", "")), fault.get("base")
+    if isinstance(inner, Mapping):
+        return f"{_fault(inner)} ({kind})"
+    if kind == "ScaledUpdates":
+        factor = float(fault.get("factor", -1.0))
+        return "flipped signs" if factor == -1 else f"updates times {factor:g}"
+    if kind == "HiddenBatches":
+        return "hidden batch sizes"
+    return FAULTS.get(kind, f"the attack {short_name(kind)}")
+
+
+def numbers(run: PageRun) -> list[Number]:
+    """The author's rule, and what it stands beside."""
+    labels = [run.rule, *([run.reference] if run.reference else [])]
+    return [_number(run, label) for label in labels]
+
+
+def beside(run: PageRun) -> str:
+    """The best of the other rules, and the limits, in one line."""
+    ranking, shown = run.ranking, (run.rule, run.reference)
+    best = next((k for k in ranking.labels if k not in shown), None)
+    texts = [] if best is None else [f"Best of the others: {best}, {_end(run, best)}."]
+    limits = [f"{k}, {_end(run, k)}" for k in ranking.limits]
+    texts += [f"Limit that knows the truth: {listed(limits)}."] if limits else []
+    return " ".join(texts)
+
+
+def _end(run: PageRun, label: str) -> str:
+    return amount(_finals(run.ranking, label), run.ranking.quantity)
+
+
+def _number(run: PageRun, label: str) -> Number:
+    values, quantity = _finals(run.ranking, label), run.ranking.quantity
+    spread = deviation(values, quantity)
+    count = len(values)
+    seeds = f"mean of {count} seeds" if count > 1 else "one seed"
+    note = f"{QUANTITIES[quantity]}, {f'± {spread}, ' if spread else ''}{seeds}"
+    return Number(amount(values, quantity), label, note, label)
+
+
+def _finals(ranking: Ranking, label: str) -> Float64[Array, " seeds"]:
+    return {**ranking.limits, **ranking.finals}[label]
+
+
+def amount(values: Float64[Array, " seeds"], quantity: str) -> str:
+    """The mean as text, to the digits of its deviation: accuracies in per cent."""
+    return end_text(values, quantity, with_spread=False)
+
+
+def deviation(values: Float64[Array, " seeds"], quantity: str) -> str:
+    """The standard deviation over seeds, to the same digits; empty where none is."""
+    return end_text(values, quantity).partition(" ± ")[2]
+
+
+def end_text(
+    values: Float64[Array, " seeds"], quantity: str, *, with_spread: bool = True
+) -> str:
+    """Mean ± standard deviation of the last values, to the same digits.
+
+    >>> end_text(np.array([0.9, 0.94]), "test_accuracy")
+    '92.0 ± 2.8 %'
+    """
+    mean = float(values.mean())
+    if not math.isfinite(mean):
+        return "diverged"
+    std = float(values.std(ddof=1)) if len(values) > 1 else math.nan
+    if quantity in LARGER_IS_BETTER:
+        texts, unit = [f"{100 * v:.1f}" for v in (mean, std)], " %"
+    else:
+        small = 1e-4 <= abs(mean) < 1e6 or mean == 0
+        form = f".{places(mean, std)}f" if small else ".3g"
+        texts, unit = [f"{v:{form}}" for v in (mean, std)], ""
+    has_spread = with_spread and math.isfinite(std)
+    return " ± ".join(texts if has_spread else texts[:1]) + unit
+
+
+def places(mean: float, std: float) -> int:
+    """Decimal places of a mean: two digits of its deviation, or else four of its own.
+
+    >>> places(0.123456, 0.0023), places(12.3, float("nan"))
+    (4, 2)
+    """
+    scale, digits = (std, 2) if std > 1e-12 * abs(mean) else (abs(mean), 4)
+    return min(7, max(0, digits - 1 - math.floor(math.log10(scale)))) if scale else 0
+
+
+def compared(run: PageRun) -> list[str]:
+    """What was compared: data, clients, local work, faults, rounds, seeds."""
+    spec, known = run.results.spec, run.results.constants[0]
+    clients, parts = spec.clients, []
+    samples = sum(known["samples"] or ())
+    parts.append(spec.data.name + (f" ({samples:,} samples)" if samples else ""))
+    parts.append(f"{known['n']} clients, {clients.partition_text}")
+    if not spec.is_record:
+        parts.append(f"{_steps(clients.local_steps)}, batches of {clients.batch_size}")
+        parts.append(_affected(run))
+    if clients.root is not None:
+        parts.append(f"{dict(clients.root).get('size', '')} root samples at the server")
+    if clients.participation != "full":
+        each = clients.participation
+        sampled = f"{each} clients in a round" if isinstance(each, int) else "sampled"
+        parts.append(sampled)
+    count = len(spec.seeds)
+    parts.append(f"{spec.rounds} rounds, {count} {'seed' if count == 1 else 'seeds'}")
+    parts.append("step sizes tuned" if run.folder.choices else "step sizes given")
+    return parts
+
+
+def _affected(run: PageRun) -> str:
+    """Faults, and on whom they fall."""
+    n, given = run.results.spec.clients.n, faults_of(run)
+    if not given:
+        return "no faulty clients"
+    texts = [f"{what} from {k} of {n}" if k else what for what, k in given]
+    bad, seed = faulty_clients(run.results, 0), run.results.spec.seeds[0]
+    who = f" ({listed(map(str, bad), 8)} in seed {seed})" if bad else ""
+    return f"{listed(texts)}{who}"
+
+
+def _steps(given: Any) -> str:
+    """Local steps in words."""
+    if not isinstance(given, Mapping):
+        many = isinstance(given, list | tuple)
+        text = f"{min(given)} to {max(given)}" if many else f"{given}"
+        return f"{text} local {'step' if text == '1' else 'steps'}"
+    kind, rest = str(given.get("kind")), {k: v for k, v in given.items() if k != "kind"}
+    if kind == "ChoiceSteps":
+        choices = list(map(str, rest.get("choices", (1, 2, 4, 8))))
+        return f"{', '.join(choices[:-1])} or {choices[-1]} local steps"
+    if kind == "EpochSteps":
+        epochs = rest.get("epochs", 1)
+        text = listed(map(str, epochs)) if isinstance(epochs, list | tuple) else epochs
+        return f"{text} local epochs"
+    fields = ", ".join(f"{k} = {v}" for k, v in rest.items())
+    return f"local steps by {short_name(kind)}" + (f" ({fields})" if fields else "")
+
+
+def listed(names: Iterable[str], most: int = MOST_NAMED) -> str:
+    """Names in a sentence, the rest counted.
+
+    >>> listed(["A", "B", "C", "D", "E"])
+    'A, B, C and 2 more'
+    """
+    every = list(names)
+    if len(every) > most:
+        every = [*every[:most], f"{len(every) - most} more"]
+    if len(every) < 2:
+        return "".join(every)
+    return f"{', '.join(every[:-1])} and {every[-1]}"
+
+
+# ------------------------------------------------------------------ several runs
+
+
+def shared_rule(runs: Sequence[PageRun]) -> str | None:
+    """The rule that all runs are about, if it is one."""
+    rules = {run.rule for run in runs}
+    return rules.pop() if len(runs) > 1 and len(rules) == 1 else None
+
+
+def overall(runs: Sequence[PageRun], rule: str) -> tuple[str, list[Number]]:
+    """One sentence and two numbers over several runs about one rule."""
+    name = _common_reference(runs)
+    counts = Counter(_against(run, rule, name) for run in runs)
+    beaten = [run for run in runs if _losses(run, rule)]
+    panels, who = len(runs), name or "the best of the others"
+    quantities = {QUANTITIES[run.ranking.quantity] for run in runs}
+    on = f" on {quantities.pop()}" if len(quantities) == 1 else ""
+    rest = [
+        text.format(counts[verdict])
+        for verdict, text in (
+            ("worse", "it loses in {}"),
+            ("equal", "they are equal in {}"),
+            ("undecided", "in {} the seeds cannot tell them apart"),
+        )
+        if counts[verdict]
+    ]
+    more = f"; {listed(rest)}" if rest else ""
+    text = f"{rule} beats {who}{on} in {counts['better']} of {panels} panels{more}."
+    return text, [
+        Number(
+            f"{counts['better']} of {panels}", f"panels where {rule} beats {who}", ""
+        ),
+        Number(
+            f"{len(beaten)} of {panels}",
+            f"panels where another rule beats {rule}",
+            listed((run.name for run in beaten), 4),
+        ),
+    ]
+
+
+def _common_reference(runs: Sequence[PageRun]) -> str | None:
+    """What the rule stands beside in every run; None where this differs."""
+    names = {run.reference for run in runs}
+    return names.pop() if len(names) == 1 else None
+
+
+def _against(run: PageRun, rule: str, name: str | None) -> str:
+    """The verdict on the rule against another one, or the best of the others."""
+    ranking = run.ranking
+    other = name or next((k for k in ranking.labels if k != rule), None)
+    if other is None or rule not in ranking.labels:
+        return "undecided"
+    if ranking.is_equal(rule, other):
+        return "equal"
+    return ranking.compare(rule, other).verdict
+
+
+def _losses(run: PageRun, rule: str) -> list[str]:
+    """Rules that certainly beat it."""
+    if rule not in run.ranking.labels:
+        return []
+    return run.ranking.by_verdict(rule)["worse"]
