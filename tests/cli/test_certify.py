@@ -101,7 +101,7 @@ def test_every_printed_bound_is_a_bound(arguments: list[str]) -> None:
         by_label.setdefault(p["label"], []).append(p)
     cap, count = result["case"]["system"]["radius"] ** 2 / 2, 0
     for rows in by_label.values():
-        if not any(p["holds"] for p in rows):
+        if not any(p["holds"] and not p["vacuous"] for p in rows):
             continue
         lines = next(tables).splitlines()
         for p in rows:
@@ -260,7 +260,7 @@ def test_options_have_the_names_of_the_keys() -> None:
     keys = {f.name for f in fields(Question)} - {"clients", "start"}
     keys |= {f.name for f in fields(Clients)}
     keys |= {f"start_{f.name}" for f in fields(Start)}
-    others = {"config", "as_json", "latex", "plot", "html"}
+    others = {"config", "as_json", "latex", "plot", "html", "observed"}
     assert set(signature(certify).parameters) == keys | others
 
 
@@ -271,6 +271,8 @@ def test_a_hopeless_case_has_a_sentence_in_place_of_a_table() -> None:
     assert "No theorem gives a bound over many rounds" in text
     assert "of these changes helps by a hundredth" in " ".join(text.split())
     assert "effect of one change" not in text
+    assert "never" not in text.partition("one round")[0].replace("never falls", "")
+    assert "largest ϑ" not in text
 
 
 def test_a_figure(tmp_path: Path) -> None:
@@ -280,6 +282,33 @@ def test_a_figure(tmp_path: Path) -> None:
         assert "picture saved in" in result.output
         assert (tmp_path / name).stat().st_size > 5000
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+
+
+def test_a_figure_has_the_gaps_of_a_run(tmp_path: Path) -> None:
+    gaps = tmp_path / "gaps.txt"
+    gaps.write_text("0.5\n0.4\n0.2\n")
+    plain, run_too = tmp_path / "a.png", tmp_path / "b.png"
+    assert run(*OPTIONS, "--plot", plain).exit_code == 0
+    assert run(*OPTIONS, "--plot", run_too, "--observed", gaps).exit_code == 0
+    assert plain.read_bytes() != run_too.read_bytes()
+    gaps.write_text("fast\n")
+    result = run(*OPTIONS, "--plot", plain, "--observed", gaps)
+    assert result.exit_code == 2
+    assert "`observed` must be a readable file" in result.output
+
+
+def test_other_methods_stand_beside_the_theorems() -> None:
+    """The last row is a lower bound, and is rounded down."""
+    text, result = run(*FROM_FILE, columns=200).output, answer(*FROM_FILE)
+    table = text.partition("other methods at the same constants")[2].splitlines()
+    sgd, least = result["literature"][1], result["literature"][-1]
+    row = next(x for x in table if x.strip().startswith("minibatch SGD")).split()
+    assert number(row[-2]) >= sgd["rounds_to_target"]
+    assert number(row[-1]) >= sgd["value"]
+    row = next(x for x in table if "no less than" in x).split()
+    assert number(row[-2]) <= least["rounds_to_target"]
+    assert number(row[-1]) <= least["value"]
+    assert "gradient descent: needs gradients without noise" in text
 
 
 def test_a_figure_needs_matplotlib(

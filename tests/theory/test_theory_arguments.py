@@ -88,6 +88,7 @@ ONE_CASE = theory.Case(theory.System(1.0, 1.0, [2, 2], 8, 1e-4))
 CURVE = theory.theorem_curve("th:sur-cvx", CASE, theory.PostLocal(THETA, 2 * L))
 CALLS: dict[str, Call] = {
     "improvements": call(case=ONE_CASE, target=0.1),
+    "literature": call(case=ONE_CASE, target=0.1, rounds=5, amplitude=0.1),
     "round_work": call(
         system=SYSTEM,
         dimension=np.array([4, 5]),

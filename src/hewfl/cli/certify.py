@@ -12,7 +12,7 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from hewfl.cli.certify_plot import draw_certificate
+from hewfl.cli.certify_plot import draw_certificate, read_gaps
 from hewfl.cli.certify_text import (
     certificate_latex,
     headline,
@@ -234,6 +234,10 @@ def certify(  # noqa: PLR0913 - options of a command
     plot: Annotated[
         Path | None, typer.Option(help="Draw the bounds here (.png, .pdf or .svg).")
     ] = None,
+    observed: Annotated[
+        Path | None,
+        typer.Option(help="Gaps of a run for the figure: one a line, from round 0."),
+    ] = None,
     html: Annotated[Path | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Evaluate the theorems that apply to a federation."""
@@ -267,13 +271,14 @@ def certify(  # noqa: PLR0913 - options of a command
         _require_wholes(table)
         if plot is not None:
             check_figure_path("plot", plot)  # before the work, not after it
+        gaps = None if observed is None else read_gaps(observed)
         if html is not None:
             raise invalid("--html", "left out: use --plot or --json", html)
         question = from_table(Question, table, "")
         certificate = question.answer()
         changes = question.improvements(certificate)
         if plot is not None:
-            draw_certificate(certificate, plot)
+            draw_certificate(certificate, plot, gaps)
     if as_json:
         result = _plain(certificate) | {
             "headline": headline(certificate, changes),

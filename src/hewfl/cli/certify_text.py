@@ -11,7 +11,12 @@ from rich.padding import Padding
 from rich.table import Table
 
 from hewfl.core.rounding import format_lower, format_upper
-from hewfl.theory.certificates import Certificate, Guarantee, Improvement
+from hewfl.theory.certificates import (
+    Certificate,
+    Guarantee,
+    Improvement,
+    best_guarantee,
+)
 from hewfl.theory.post_local import PostLocal
 from hewfl.theory.statement import Hypothesis
 from hewfl.theory.theorem_table import (
@@ -34,6 +39,7 @@ _NEEDS = {
     HOMOGENEOUS_ORACLE: "a homogeneous oracle: the clients draw from fixed shards",
     "H_i = H": "equal local steps: here {right} to {left}",
     "b_i = b": "equal batch sizes: here {right} to {left}",
+    "v² ≤ 0": "gradients without noise",
 }
 """Hypotheses in words; the others are shown with both sides."""
 
@@ -50,7 +56,7 @@ def print_certificate(
     for label, names in c.not_evaluated:
         text = f"{label} was not evaluated: it needs {' and '.join(names)}."
         console.print(text, highlight=False)
-    tables = [_first_round_table(c), _client_table(c)]
+    tables = [_first_round_table(c), _literature_table(c), _client_table(c)]
     if any(x.factor < _HELPS for x in changes):  # else the headline has said it
         tables.insert(0, _change_table(c, changes))
     for table in [*tables, *([_communication_table(c)] if c.communication else [])]:
@@ -159,15 +165,7 @@ def _controls(c: Certificate, p: Guarantee) -> str:
 def _best_guarantee(c: Certificate) -> Guarantee | None:
     """The guarantee with the fewest rounds, else the lowest floor; None if vacuous."""
     held = [p for p in c.guarantees if p.holds and not p.vacuous]
-    return _best_row(held) if held else None
-
-
-def _best_row(rows: Sequence[Guarantee]) -> Guarantee:
-    """The row that holds with the fewest rounds, else with the lowest floor."""
-    return min(
-        rows,
-        key=lambda p: (not p.holds, float(p.rounds_to_target), float(p.floor)),
-    )
+    return best_guarantee(held) if held else None
 
 
 def _advice(best: Guarantee | None, changes: Sequence[Improvement]) -> str:
@@ -189,13 +187,13 @@ def _effect(x: Improvement) -> str:
 
 def _print_theorem(c: Certificate, rows: list[Guarantee], console: Console) -> None:
     """The title of a theorem, its subject, a verdict, and its numbers."""
-    p = _best_row(rows)
+    p = best_guarantee(rows)
     console.print(f"[bold]{p.label}[/bold]  {p.title}.", highlight=False)
     subject = f"For {p.iterate}; {p.weights}."
     which = f" ({p.variant} constants)" if len(rows) > 1 and p.holds else ""
     for line in (subject, verdict(c, p).removesuffix(".") + which + "."):
         console.print(Padding(line, (0, 0, 0, 2)), highlight=False)
-    if any(x.holds for x in rows):
+    if any(x.holds and not x.vacuous for x in rows):
         console.print(Padding(_theorem_table(c, rows), (0, 0, 0, 2)))
     else:
         console.print()
@@ -233,6 +231,20 @@ def _first_round_table(c: Certificate) -> Table:
     for r in c.first_round:
         largest = map(_lower, (r.uniform, r.noise_optimal))
         table.add_row(r.variant, *largest, _value(r.amplitude), _upper(r.value))
+    return table
+
+
+def _literature_table(c: Certificate) -> Table:
+    """Other methods beside the paper; the last row is a lower bound."""
+    numbers = (f"rounds to {_upper(c.target)}", f"gap after {c.rounds:,} rounds")
+    table = _table("other methods at the same constants", ("method",), numbers)
+    *methods, least = c.literature
+    for x in methods:
+        unmet = _unmet(x.hypotheses).replace("it needs ", "needs ")
+        name = f"{x.method}: {unmet}" if unmet else f"{x.method}; {x.iterate}"
+        after = np.minimum(x.value, c.case.system.cap)
+        table.add_row(name, _upper(x.rounds_to_target), _upper(after))
+    table.add_row(least.method, _lower(least.rounds_to_target), _lower(least.value))
     return table
 
 

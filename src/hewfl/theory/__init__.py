@@ -16,7 +16,8 @@ known of a federation.
 fails makes a number NaN where it is undefined; bad input raises.
 
 **Decisions.** `certify` evaluates every statement for one federation, `design` gives
-the amplitude for a target, `improvements` the guarantee after one change.
+the amplitude for a target, `improvements` the guarantee after one change, and
+`literature` the bounds of other methods at the same constants.
 
 The modules hold what these are made of. `hewfl.theory.appendix` holds the lemmas and
 Appendices E, G and H.
@@ -58,6 +59,7 @@ from hewfl.theory.certificates import certify, improvements
 from hewfl.theory.designer import design
 from hewfl.theory.noise import noise_optimal
 from hewfl.theory.one_step_bound import one_step, situation
+from hewfl.theory.other_methods import literature
 from hewfl.theory.post_local import pathwise_bound
 from hewfl.theory.recursion import Recursion, Trajectory
 from hewfl.theory.statement import Hypothesis, Rate
@@ -66,6 +68,6 @@ from hewfl.theory.theorem_table import theorem, theorems
 
 __all__ = [
     "Case", "Hypothesis", "Rate", "Recursion", "System", "Trajectory", "certify",
-    "design", "improvements", "noise_optimal", "one_step", "pathwise_bound",
-    "situation", "surrogate", "theorem", "theorems",
+    "design", "improvements", "literature", "noise_optimal", "one_step",
+    "pathwise_bound", "situation", "surrogate", "theorem", "theorems",
 ]  # fmt: skip

@@ -26,6 +26,7 @@ from hewfl.theory.noise import (
     uniform_noise_of_mean,
 )
 from hewfl.theory.one_step_bound import largest_descent_amplitude, one_step, situation
+from hewfl.theory.other_methods import OtherMethod, literature
 from hewfl.theory.post_local import PostLocal, heterogeneous_noise
 from hewfl.theory.round_costs import Algorithm, communication
 from hewfl.theory.rounds_to_target import rounds_needed, single_trajectory
@@ -131,6 +132,7 @@ class Certificate:
     first_round: tuple[FirstRound, ...]  # one for each set of constants
     noise: Noise
     communication: tuple[Communication, ...]  # empty if the dimension is not known
+    literature: tuple[OtherMethod, ...]  # other methods, at ϑ of the best guarantee
     not_evaluated: tuple[tuple[str, tuple[str, ...]], ...]  # with the constants needed
     participation: str  # one sentence on how many clients take part (E-19)
 
@@ -179,6 +181,7 @@ def certify(
         guarantees += tuple(
             _partial_guarantee(case, goal, rounds, theta, v) for v in certified
         )
+    best = best_guarantee(guarantees)
     missing = ((t.label, t.missing(case)) for t in THEOREMS.values())
     return Certificate(
         case=case,
@@ -188,9 +191,15 @@ def certify(
         first_round=tuple(_first_round(few, theta, v) for v in certified),
         noise=_noise(case, guarantees),
         communication=_communication(case, guarantees),
+        literature=literature(few, goal, rounds=rounds, amplitude=best.amplitude),
         not_evaluated=tuple((label, names) for label, names in missing if names),
         participation=_participation(case),
     )
+
+
+def best_guarantee(rows: Sequence[Guarantee]) -> Guarantee:
+    """The row that holds with the fewest rounds, else with the lowest floor."""
+    return min(rows, key=lambda p: (not p.holds, p.rounds_to_target, p.floor))
 
 
 _Given = tuple[float | None, float | None]
