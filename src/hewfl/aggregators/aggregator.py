@@ -24,6 +24,7 @@ import numpy as np
 
 from hewfl.core.algorithm import Need
 from hewfl.core.array_types import Int64
+from hewfl.core.displacements import Displacements
 from hewfl.core.round import Cohort, Decision, LocalPlan, Round
 from hewfl.core.validation import (
     ArrayLike,
@@ -38,6 +39,11 @@ from hewfl.core.validation import (
 )
 from hewfl.displacements.backend import to_host
 from hewfl.displacements.dense import as_dense
+from hewfl.displacements.estimated_products import (
+    EstimatedProducts,
+    GramSource,
+    gram_source,
+)
 from hewfl.errors import SolverError
 
 FAULTY = 0.25
@@ -118,6 +124,7 @@ class Aggregator(Validated):
         root: Any = None,
         clients: ArrayLike | None = None,
         round_number: int = 0,
+        gram: GramSource = "exact",
     ) -> tuple[Decision, Any]:
         """Aggregate updates that are at hand as arrays.
 
@@ -134,6 +141,8 @@ class Aggregator(Validated):
             clients: a number for each client, for rules that remember clients; rows
                 are numbered by default.
             round_number: rounds before this one, for hyper-parameters that change.
+            gram: "sketch" gives the rule products of sketches of 2¹⁴ numbers a client,
+                or of another `CountSketch`; entries and the step stay exact.
 
         Returns:
             The decision with its `weights`, `step` (a NumPy vector) and `status`, and
@@ -176,9 +185,15 @@ class Aggregator(Validated):
         )
         rates = _per_client("step_sizes", 1.0 if step_sizes is None else step_sizes, n)
         values = None if losses is None else _per_client("losses", losses, n)[order]
+        present: Displacements = rows
+        if not np.array_equal(order, np.arange(n)):
+            present = rows.take(order)
+        sketch = gram_source(gram)
+        if sketch is not None and sketch.size < d:
+            present = EstimatedProducts(present, sketch)
         round_ = Round(
             np.zeros(d),
-            rows if np.array_equal(order, np.arange(n)) else rows.take(order),
+            present,
             cohort,
             LocalPlan(positives("step_sizes", rates)[order]),
             values,
