@@ -1,6 +1,7 @@
 """One seed for all tests, one hypothesis profile: the same run everywhere."""
 
 import os
+import signal
 from collections.abc import Generator, Iterator
 from typing import Any
 
@@ -19,6 +20,9 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("hewfl")
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # a shell in the background hands this on to the processes that are to be interrupted
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -16,7 +16,8 @@ def evaluation(problem: Softmax) -> Callable[[int, ArrayRecord], MetricRecord]:
         parts = [array.ravel() for array in arrays.to_numpy_ndarrays()]
         x = np.concatenate(parts)[None]
         objective, pooled = np.asarray(problem.objectives(x))[0]
-        others = {name: float(v[0]) for name, v in problem.evaluate(x).items()}
+        measured = {name: v[0] for name, v in problem.evaluate(x).items()}
+        others = {name: float(v) for name, v in measured.items() if v.ndim == 0}
         known = {"objective": float(objective), "pooled": float(pooled)}
         return MetricRecord(known | others)
 

@@ -78,12 +78,12 @@ def _same_shape(path: Path, files: list[Path], shape: tuple[int, ...]) -> list[A
 def _read(file: Path) -> Any:
     """An image as bytes: (height, width), or with three colours behind."""
     try:
-        pillow: Any = importlib.import_module("PIL.Image")
+        read_image: Any = importlib.import_module("PIL.Image").open
     except ImportError as error:
         text = "folders of images need Pillow: install hewfl's extra images"
         raise MissingExtraError(text) from error
     try:
-        with pillow.open(file) as image:
+        with read_image(file) as image:
             mode = "L" if image.mode in ("1", "L", "I;16") else "RGB"
             return np.asarray(image.convert(mode))
     except (OSError, ValueError) as error:

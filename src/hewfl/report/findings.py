@@ -174,6 +174,7 @@ def end_text(
 ) -> str:
     """Mean ± standard deviation of the last values, to the same digits.
 
+    >>> import numpy as np
     >>> end_text(np.array([0.9, 0.94]), "test_accuracy")
     '92.0 ± 2.8 %'
     """
