@@ -13,7 +13,6 @@ from reproduce.byzantine.byzantine_cells import (
     GROUPS,
     ORACLE,
     PANELS,
-    RULES,
     SHARES,
 )
 from reproduce.byzantine.byzantine_scores import Column, Scores

@@ -209,7 +209,7 @@ def cells_of(text: str, title: str) -> dict[str, str]:
     """The only column of a table, by rule."""
     part = text.partition(f"## {title}\n\n")[2].split("\n\n")[0]
     rows = [line.strip("| ").split(" | ") for line in part.splitlines()[2:]]
-    return {rule: value for rule, value in rows}
+    return dict(rows)
 
 
 def test_what_was_not_run_is_said(scores: Scores) -> None:
