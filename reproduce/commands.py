@@ -26,7 +26,7 @@ from reproduce.byzantine.byzantine_cells import CELLS, PANELS, SHARES, TRIAL
 from reproduce.byzantine.byzantine_scores import Scores
 from reproduce.byzantine.publish_byzantine import publish_byzantine
 from reproduce.byzantine.stages import FULL, QUICK_SIZES, Plan
-from reproduce.byzantine.trials import read_trials
+from reproduce.byzantine.trials import read_trials, write_trials
 from reproduce.curves_file import read_curves
 from reproduce.parts import FOLDERS, Part, draw, publish, require_extras, specs_of
 from reproduce.robustness.publish_robustness import finished_runs, publish_robustness
@@ -197,8 +197,12 @@ def byzantine(
         typer.Option(help=f"Only these numbers: {', '.join(map(str, SHARES))}."),
     ] = None,
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="Folder for trials and tables.")
+        Path, typer.Option("--output", "-o", help="Folder for tables and figure.")
     ] = Path("studies/byzantine"),
+    trials: Annotated[
+        Path | None,
+        typer.Option(help="File of all runs. If absent, trials.csv in the folder."),
+    ] = None,
     small: Annotated[
         bool, typer.Option("--quick", help="Digits, few rounds, two seeds.")
     ] = False,
@@ -209,7 +213,7 @@ def byzantine(
     """Compare aggregators under attackers that see everything and work together.
 
     MNIST and Covertype by softmax regression, 20 clients, every attack of the library
-    with its searches. Every run is a line of trials.csv in the output folder.
+    with its searches. Every run is a line of the file of trials.
 
     Stopped at any time and called again, it goes on where it was, the most telling
     cells first.
@@ -221,7 +225,7 @@ def byzantine(
                 raise invalid("--panel", f"one of {', '.join(PANELS)}", name)
         cells = (TRIAL,) if small else CELLS
         sizes = QUICK_SIZES if small else FULL
-        file = output / "trials.csv"
+        file = trials or output / "trials.csv"
         known = read_trials(file)
         for cell in () if only_publish else cells:
             if panels and cell.panel not in panels:
@@ -231,5 +235,6 @@ def byzantine(
             title = f"{PANELS[cell.panel].title}, {cell.f} attackers, {cell.group}"
             console.print(title, highlight=False)
             Plan(cell, sizes, known).run(file)
+        write_trials(known, file)
         publish_byzantine(Scores(known, sizes, cells), output)
     console.print(f"figure and tables in {output}", highlight=False)

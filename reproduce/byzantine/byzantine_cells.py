@@ -65,20 +65,22 @@ class Panel:
         title: a few words.
         data: name of the data set.
         alpha: of the Dirichlet law; None for IID shards.
+        classes: of the labels.
     """
 
     title: str
     data: str
     alpha: float | None = None
+    classes: int = 10
 
 
 PANELS = {
     "mnist-iid": Panel("MNIST, IID", "mnist"),
     "mnist-1": Panel("MNIST, Dirichlet 1", "mnist", 1.0),
     "mnist-0.2": Panel("MNIST, Dirichlet 0.2", "mnist", 0.2),
-    "covertype-iid": Panel("Covertype, IID", "covertype"),
-    "covertype-1": Panel("Covertype, Dirichlet 1", "covertype", 1.0),
-    "covertype-0.2": Panel("Covertype, Dirichlet 0.2", "covertype", 0.2),
+    "covertype-iid": Panel("Covertype, IID", "covertype", None, 7),
+    "covertype-1": Panel("Covertype, Dirichlet 1", "covertype", 1.0, 7),
+    "covertype-0.2": Panel("Covertype, Dirichlet 0.2", "covertype", 0.2, 7),
     "digits-0.2": Panel("digits, Dirichlet 0.2", "digits", 0.2),
 }
 """The last one is for trials."""
@@ -318,11 +320,11 @@ class Cell:
 
 
 FIRST = (
-    *(Cell("mnist-0.2", 8), Cell("covertype-0.2", 8), Cell("mnist-iid", 8)),
-    *(Cell("mnist-0.2", 12), Cell("mnist-0.2", 0), Cell("mnist-0.2", 4)),
-    *(Cell("covertype-0.2", 0), Cell("covertype-0.2", 4), Cell("covertype-0.2", 12)),
-    *(Cell("mnist-0.2", 2), Cell("mnist-0.2", 6), Cell("covertype-iid", 8)),
-    *(Cell("mnist-1", 8), Cell("mnist-0.2", 8, "roots")),
+    *(Cell("mnist-0.2", 8), Cell("covertype-0.2", 8), Cell("mnist-0.2", 12)),
+    *(Cell("mnist-0.2", 0), Cell("mnist-0.2", 4), Cell("mnist-iid", 8)),
+    *(Cell("mnist-0.2", 8, "roots"), Cell("covertype-0.2", 0)),
+    *(Cell("covertype-0.2", 4), Cell("covertype-0.2", 12), Cell("mnist-0.2", 2)),
+    *(Cell("mnist-0.2", 6), Cell("covertype-iid", 8), Cell("mnist-1", 8)),
     *(Cell("covertype-0.2", 2), Cell("covertype-0.2", 6), Cell("covertype-1", 8)),
     *(Cell("mnist-0.2", 8, "others"), Cell("mnist-0.2", 4, "others")),
 )

@@ -1,7 +1,7 @@
 """Scores of the study: worst cases by rule and cell, against the honest oracle."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import final
@@ -83,6 +83,10 @@ class Scores:
         losses = self.table[column][rule].losses
         return _geometric(losses / self.table[column][ORACLE].losses)
 
+    def oracle_loss(self, column: Column) -> float:
+        """Geometric mean over seeds."""
+        return _geometric(self.table[column][ORACLE].losses)
+
     def accuracy(self, column: Column, rule: str) -> float:
         """The least mean accuracy over the judged attacks."""
         return self.table[column][rule].accuracy
@@ -114,16 +118,6 @@ class Scores:
         """Whether a rule is not shown to be behind the best of its kind."""
         compared = self.against_best(column, rule)
         return compared is None or compared.verdict != "worse"
-
-    def worst(
-        self, rule: str, columns: Iterable[Column]
-    ) -> tuple[float, Column] | None:
-        """The largest ratio of a rule over columns, and where; None if it has none."""
-        there = [c for c in columns if rule in self.table[c]]
-        if not there:
-            return None
-        column = max(there, key=lambda c: self.ratio(c, rule))
-        return self.ratio(column, rule), column
 
 
 def _score(plan: Plan, rule: str) -> Score:

@@ -1,7 +1,7 @@
-"""The study on paper: tables, the figure and all trials in one folder."""
+"""The study on paper: tables, the figure and the numbers in one folder."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,43 +10,47 @@ from hewfl.experiments.statistics import interval_text
 from hewfl.plotting import COLOURS, save
 from reproduce.byzantine.byzantine_cells import (
     CLIENTS,
+    GROUPS,
     ORACLE,
     PANELS,
-    RULES,
     SHARES,
 )
 from reproduce.byzantine.byzantine_scores import Column, Scores
-from reproduce.byzantine.trials import write_trials
 
-MAJORITY = 12
-"""Attackers with which no rule without a root can work."""
 LOST = 1000.0
 """Ratios that are not worth a number."""
 NEAR = 1.1
-"""Ratio to the oracle that counts as near."""
-LINES = {
-    ORACLE: ("grey", "--", "honest clients alone"),
-    "RootWeights, root of 100": ("blue", "-", "RootWeights (server owns 100 samples)"),
-    "AngleMix + geometric median": ("vermilion", "-", "AngleMix + geometric median"),
-    "clip + NNM + geometric median (f)": ("sky", "-.", "clip + NNM + geometric median"),
-    "geometric median": ("purple", ":", "geometric median"),
-    "Sieve": ("amber", "-", "Sieve (Flower default here)"),
-    "mean": ("olive", ":", "mean"),
+"""A ratio to the oracle above this one is a miss of a rule that is recommended."""
+RECOMMENDED = ("AngleMix + geometric median", "RootWeights, root of 100")
+SHOWN = {
+    "RootWeights, root of 100": "RootWeights*",
+    "FLTrust, root of 100": "FLTrust*",
+    "clip + ExactWeights, root of 100": "clip + ExactWeights*",
+    "AngleMix + geometric median": "AngleMix + geometric median",
+    "SoftMix + geometric median": "SoftMix + geometric median",
+    "clip + NNM + geometric median (f)": "clip + NNM + geometric median",
+    "ARC + NNM + trimmed mean (f)": "ARC + NNM + trimmed mean",
+    "geometric median": "geometric median",
+    "multi-Krum (f)": "multi-Krum",
+    "centred clipping": "centred clipping",
+    "Trust": "Trust",
+    "Sieve": "Sieve (Flower default here)",
+    "mean": "mean",
 }
-"""Of the figure: colour, dash and name."""
+"""Rules of the figure, and their names there."""
 HEAD = (
-    "Worst case over the attacks. Accuracy: per cent of the test part, the least mean "
-    "over seeds of the judged attacks. Ratio: loss of the honest clients over that of "
-    "the honest oracle, which averages the honest updates; geometric mean over the "
-    "seeds, under the attack with the largest one. **Bold**: the best rule of the "
-    "column, and those not shown to be behind it (log ratios paired by seed, Student's "
-    "t, Holm's correction in the column, 5 %), apart for rules with a root and without "
-    "one. (f): the rule is told the number of attackers."
+    "Worst case over the attacks: loss of the honest clients over that of the honest "
+    "oracle, which averages the honest updates alone; geometric mean over the seeds, "
+    "under the attack with the largest one, which is named. 1 is as good as training "
+    "without attackers. **Bold**: the best rule of the column, and those not shown to "
+    "be behind it (log ratios paired by seed, Student's t, Holm's correction in the "
+    "column, 5 %), apart for rules with a root and without one. (f): the rule is told "
+    "the number of attackers."
 )
 
 
 def publish_byzantine(scores: Scores, output: Path) -> None:
-    """Write tables, figure, numbers and trials of the cells that are done.
+    """Write tables, figure and numbers of the cells that are done.
 
     Args:
         scores: of the study.
@@ -56,108 +60,95 @@ def publish_byzantine(scores: Scores, output: Path) -> None:
         MissingExtraError: matplotlib is not installed.
     """
     write_text(output / "results.md", results_text(scores))
-    write_trials(scores.known, output / "trials.csv")
     write_json(output / "summary.json", numbers_of(scores))
-    draw_worst_accuracy(scores, output / "worst_accuracy")
+    if scores.table:
+        draw_worst_ratios(scores, output / "worst_ratios")
+
+
+# ------------------ tables
 
 
 def results_text(scores: Scores) -> str:
     """All tables."""
+    seeds = ", ".join(map(str, scores.sizes.seeds))
     lines = ["# Attacks and defences, tables", "", HEAD, ""]
-    if scores.missing:
-        cells = (
-            f"{PANELS[c.panel].title}, {c.f} attackers"
-            + ("" if c.group == "main" else f" ({c.group})")
-            for c in scores.missing
-        )
-        lines += ["Not run: " + "; ".join(cells) + ".", ""]
-    lines += ["![Worst accuracy by share of attackers](worst_accuracy.png)", ""]
-    lines += [*_summary(scores), ""]
-    for panel in PANELS:
-        columns = sorted(c for c in scores.table if c[0] == panel)
-        if not columns:
-            continue
-        lines += [f"## {PANELS[panel].title}", ""]
-        lines += ["Worst accuracy, %:", "", *_accuracies(scores, columns), ""]
-        lines += ["Worst ratio to the honest oracle:", "", *_ratios(scores, columns)]
-        lines += ["", "Ratio to the best rule of its kind, 95 % interval:", ""]
-        lines += [*_intervals(scores, columns), ""]
-        lines += ["Worst attack, and tuned total step in units of 1/L:", ""]
-        lines += [*_attacks(scores, columns), ""]
+    lines += [f"{scores.sizes.rounds} rounds; seeds {seeds}.", ""]
+    lines += [*_runs(scores), ""]
+    if scores.table:
+        lines += ["![Worst ratio to the honest oracle](worst_ratios.png)", ""]
+    for group, title in (
+        ("main", "Worst ratio to the honest oracle"),
+        ("roots", "Other roots"),
+        ("others", "Other rules"),
+    ):
+        lines += _section(scores, group, title, _ratio_cell(scores))
+    lines += _misses(scores)
+    main = (
+        ("Worst accuracy on the test part, %", _accuracy_cell(scores)),
+        ("Ratio to the best rule of its kind, 95 % interval", _interval_cell(scores)),
+        ("Tuned total step in units of 1/L", _step_cell(scores)),
+    )
+    for title, cell in main:
+        lines += _section(scores, "main", title, cell)
     return "\n".join([*lines, *_edges(scores), ""])
 
 
-def _summary(scores: Scores) -> list[str]:
-    """Worst ratios over all columns: attackers below one half, and above."""
-    few = [c for c in scores.table if 0 < c[1] < MAJORITY]
+def _runs(scores: Scores) -> Iterator[str]:
+    """Which cells were run, and which were not."""
+    for title, is_done in (("Run", True), ("Not run", False)):
+        cells = [
+            f"{PANELS[c.panel].title}, {_share(c.f)}"
+            + ("" if c.group == "main" else f" ({c.group})")
+            for c in scores.cells
+            if (c not in scores.missing) == is_done
+        ]
+        if cells:
+            yield f"- {title}: {'; '.join(cells)}."
+
+
+Cell = Callable[[Column, str], str]
+
+
+def _section(scores: Scores, group: str, title: str, cell: Cell) -> list[str]:
+    """Rules of a group down, cells across; nothing where no cell has them."""
+    rules = GROUPS[group]
+    columns = [c for c, row in scores.table.items() if any(r in row for r in rules)]
+    if not columns:
+        return []
+    columns.sort(key=lambda c: (list(PANELS).index(c[0]), c[1]))
+    heads = (f"{PANELS[panel].title}, {_share(f)}" for panel, f in columns)
     lines = [
-        "## Worst ratio over all columns",
-        "",
-        f"With attackers below one half ({len(few)} columns), and 60 % attackers; how "
-        f"many columns lie within {NEAR:g} of the oracle.",
-        "",
-        "| rule | needs | worst, below one half | where | near oracle | worst, 60 % |",
-        "| --- | --- | ---: | --- | ---: | ---: |",
-    ]
-    rows = [(rule, scores.worst(rule, few)) for rule in RULES if rule != ORACLE]
-    known = [(rule, worst) for rule, worst in rows if worst is not None]
-    for rule, (ratio, column) in sorted(known, key=lambda row: row[1][0]):
-        there = [c for c in few if rule in scores.table[c]]
-        near = sum(scores.ratio(c, rule) <= NEAR for c in there)
-        many = [c for c in scores.table if c[1] == MAJORITY]
-        beyond = scores.worst(rule, many)
-        where = f"{PANELS[column[0]].title}, {_share(column[1])}"
-        last = "-" if beyond is None else _ratio(beyond[0])
-        lines.append(
-            f"| {rule} | {_needs(rule)} | {_ratio(ratio)} | {where} | "
-            f"{near} of {len(there)} | {last} |"
-        )
-    return lines
-
-
-def _needs(rule: str) -> str:
-    about = RULES[rule]
-    if about.root is not None:
-        return "a root"
-    return "f" if about.is_told else "-"
-
-
-def _table(scores: Scores, columns: Sequence[Column], cell: Any) -> list[str]:
-    """Rules down, attackers across."""
-    lines = [
-        "| attackers | " + " | ".join(_share(f) for _, f in columns) + " |",
+        *(f"## {title}", ""),
+        "| rule | " + " | ".join(heads) + " |",
         "| --- |" + " ---: |" * len(columns),
     ]
-    for rule in RULES:
+    for rule in rules:
         if not any(rule in scores.table[c] for c in columns):
             continue
         cells = (cell(c, rule) if rule in scores.table[c] else "-" for c in columns)
         name = f"*{rule}*" if rule == ORACLE else rule
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    return lines
+    return [*lines, ""]
 
 
-def _bold(scores: Scores, column: Column, rule: str, text: str) -> str:
-    is_level = rule != ORACLE and scores.is_level(column, rule)
-    return f"**{text}**" if is_level else text
+def _ratio_cell(scores: Scores) -> Cell:
+    """The worst ratio, and its attack."""
 
-
-def _accuracies(scores: Scores, columns: Sequence[Column]) -> list[str]:
-    return _table(
-        scores, columns, lambda c, rule: f"{100 * scores.accuracy(c, rule):.1f}"
-    )
-
-
-def _ratios(scores: Scores, columns: Sequence[Column]) -> list[str]:
     def cell(c: Column, rule: str) -> str:
         if rule == ORACLE:
             return "1"
-        return _bold(scores, c, rule, _ratio(scores.ratio(c, rule)))
+        text = _ratio(scores.ratio(c, rule))
+        text = f"**{text}**" if scores.is_level(c, rule) else text
+        return text if c[1] == 0 else f"{text} {scores.table[c][rule].attack}"
 
-    return _table(scores, columns, cell)
+    return cell
 
 
-def _intervals(scores: Scores, columns: Sequence[Column]) -> list[str]:
+def _accuracy_cell(scores: Scores) -> Cell:
+    return lambda c, rule: f"{100 * scores.accuracy(c, rule):.1f}"
+
+
+def _interval_cell(scores: Scores) -> Cell:
     def cell(c: Column, rule: str) -> str:
         if rule == ORACLE:
             return "limit"
@@ -168,15 +159,27 @@ def _intervals(scores: Scores, columns: Sequence[Column]) -> list[str]:
             return "lost"
         return interval_text(compared).replace(" times", "")
 
-    return _table(scores, columns, cell)
+    return cell
 
 
-def _attacks(scores: Scores, columns: Sequence[Column]) -> list[str]:
-    def cell(c: Column, rule: str) -> str:
-        score = scores.table[c][rule]
-        return f"{score.attack}; {score.amplitude:g}"
+def _step_cell(scores: Scores) -> Cell:
+    return lambda c, rule: f"{scores.table[c][rule].amplitude:g}"
 
-    return _table(scores, columns, cell)
+
+def _misses(scores: Scores) -> list[str]:
+    """Where a rule that is recommended is far from the oracle."""
+    lines = [f"## Misses: above {NEAR:g} times the oracle", ""]
+    for rule in RECOMMENDED:
+        there = [c for c, row in scores.table.items() if rule in row]
+        missed = [
+            f"{scores.ratio(c, rule):.3f} in {PANELS[c[0]].title}, {_share(c[1])} "
+            f"({scores.table[c][rule].attack})"
+            for c in there
+            if not scores.ratio(c, rule) <= NEAR
+        ]
+        rest = f": {'; '.join(missed)}" if missed else ""
+        lines.append(f"- {rule}: {len(missed)} of {len(there)} cells{rest}.")
+    return [*lines, ""]
 
 
 def _edges(scores: Scores) -> list[str]:
@@ -225,10 +228,10 @@ def _finite(value: float) -> float | None:
 # ------------------ figure
 
 
-def draw_worst_accuracy(scores: Scores, path: Path) -> tuple[Path, Path]:
-    """Draw the worst accuracy over the share of attackers, for a few rules.
+def draw_worst_ratios(scores: Scores, path: Path) -> tuple[Path, Path]:
+    """Draw the worst ratios as bars, for the panel with most columns.
 
-    Panels with Dirichlet 0.2 whose columns are there, side by side.
+    One part for every share of attackers; the dashed line is the model before training.
 
     Args:
         scores: of the study.
@@ -240,37 +243,69 @@ def draw_worst_accuracy(scores: Scores, path: Path) -> tuple[Path, Path]:
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
-    skewed = [name for name in PANELS if name.endswith("-0.2")]
-    shown = [p for p in skewed if any((p, f) in scores.table for f in SHARES)]
+    counts = {p: sum((p, f) in scores.table for f in SHARES) for p in PANELS}
+    panel = max(counts, key=lambda p: counts[p])
+    columns = [(panel, f) for f in SHARES if (panel, f) in scores.table]
+    rules = [r for r in SHOWN if any(r in scores.table[c] for c in columns)]
 
     def draw(figure: Any) -> None:
-        panels = figure.subplots(1, len(shown), sharey=True, squeeze=False)[0]
-        for axes, panel in zip(panels, shown, strict=True):
-            _draw_panel(axes, scores, panel)
-        panels[0].set_ylabel("test accuracy under the worst attack, %")
-        handles, names = panels[0].get_legend_handles_labels()
-        figure.legend(handles, names, loc="outside lower center", ncols=2, fontsize=8)
-
-    return save(draw, (3.4 * len(shown) + 0.6, 4.2), path)
-
-
-def _draw_panel(axes: Any, scores: Scores, panel: str) -> None:
-    """One line for each rule."""
-    axes.axvspan(50, 64, color="0.93", linewidth=0)
-    for rule, (colour, dash, name) in LINES.items():
-        there = [f for f in SHARES if rule in scores.table.get((panel, f), {})]
-        axes.plot(
-            [100 * f / CLIENTS for f in there],
-            [100 * scores.accuracy((panel, f), rule) for f in there],
-            color=COLOURS[colour][0],
-            linestyle=dash,
-            marker="o",
-            markersize=3,
-            linewidth=1.8,
-            label=name,
+        parts = figure.subplots(1, len(columns), sharey=True, squeeze=False)[0]
+        for axes, column in zip(parts, columns, strict=True):
+            _draw_bars(axes, scores, column, rules)
+        parts[0].set_yticks(range(len(rules)), [SHOWN[r] for r in rules], fontsize=8)
+        parts[0].set_ylim(len(rules) - 0.4, -0.6)
+        figure.suptitle(
+            f"Loss under the worst attack ({PANELS[panel].title}), times that of "
+            "honest clients alone\n"
+            "* the server owns 100 clean samples; dashed: the model before training",
+            fontsize=9,
         )
-    axes.set_title(PANELS[panel].title)
-    axes.set_xlabel("clients that attack, %")
-    axes.set_xlim(-2, 64)
-    axes.set_ylim(0, 100)
-    axes.text(57, 96, "majority", ha="center", va="top", fontsize=7, color="0.35")
+
+    return save(draw, (1.7 * len(columns) + 2.4, 3.6), path)
+
+
+WIDEST = 10.0
+"""Ratios are drawn up to here."""
+
+
+def _draw_bars(axes: Any, scores: Scores, column: Column, rules: Sequence[str]) -> None:
+    """One bar for each rule: ours, the rest of those with a root, the rest."""
+    panel, f = column
+    for place, rule in enumerate(rules):
+        if rule not in scores.table[column]:
+            axes.text(1.03, place, "not possible", fontsize=6, va="center", color="0.4")
+            continue
+        ratio = scores.ratio(column, rule)
+        end = min(max(ratio, 1.0), WIDEST)
+        is_ours = rule in RECOMMENDED
+        axes.barh(
+            place,
+            end - 1.0,
+            left=1.0,
+            height=0.72,
+            color=COLOURS["blue" if is_ours else "grey"][0],
+            hatch=None if is_ours else "////",
+            edgecolor="white",
+            linewidth=0,
+        )
+        text = f"{ratio:.2f}" if ratio < WIDEST else f"> {WIDEST:g}"
+        is_long = end > 0.4 * WIDEST
+        axes.text(
+            end / 1.05 if is_long else end * 1.05,
+            place,
+            text,
+            ha="right" if is_long else "left",
+            va="center",
+            fontsize=6.5,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
+        )
+    untrained = math.log(PANELS[panel].classes)
+    axes.axvline(
+        untrained / scores.oracle_loss(column), color="0.2", linestyle="--", linewidth=1
+    )
+    axes.set_xscale("log")
+    axes.set_xlim(0.97, WIDEST)
+    axes.set_xticks([1, 2, 5, 10], ["1", "2", "5", "10"])
+    axes.minorticks_off()
+    axes.grid(visible=False, axis="y")
+    axes.set_title("no attackers" if f == 0 else f"{100 * f // CLIENTS} % attack")

@@ -35,7 +35,7 @@ class Sizes:
         screening: its seed.
     """
 
-    rounds: int = 40
+    rounds: int = 30
     seeds: tuple[int, ...] = tuple(range(7))
     kept: int = 2
     tuning: int = 7

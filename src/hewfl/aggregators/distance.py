@@ -1,5 +1,6 @@
 """Robust rules that compare distances between updates."""
 
+import math
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, final
 
@@ -270,27 +271,30 @@ def weiszfeld(
         c_i = α_i/max(ν, ‖z − Δ_i‖) at the last point but one, which the last point is
         the mean of; and by how much the weights c/Σc changed in the last step.
     """
-    weights, least = alpha, np.inf
+    weights, least, lengths = alpha, np.inf, np.diagonal(gram)
     taken: list[PerClient] = []
     plain: PerClient | None = None  # in place of an extrapolation that does not help
     for k in range(iterations):
-        distances = np.sqrt(sq_distances_to(gram, weights))
-        value = float(alpha @ smoothed_lengths(distances, nu))
+        against = gram @ weights  # then `sq_distances_to`
+        apart = np.maximum(lengths + (weights @ against - 2 * against), 0.0)
+        bounded = np.maximum(np.sqrt(apart), nu)
+        c = alpha / bounded
+        value = 0.5 * float(c @ apart + alpha @ bounded)  # Σ α_ih(d_i)
         if plain is not None and value > least * NO_RISE:
             weights, plain = plain, None
             continue
-        c = alpha / np.maximum(nu, distances)
         before, weights, plain = weights, c / c.sum(), None
-        change = float(np.abs(weights - before).max())
+        move = weights - before
+        change = float(np.abs(move).max())
         if change <= SETTLED:
             break
         least = min(least, value)
         taken.append(before)
         if k >= PLAIN and len(taken) > 1:
             r = before - taken[-2]
-            bend = weights - before - r
-            size = float(np.linalg.norm(bend))
-            a = float(np.linalg.norm(r)) / size if size > 0 else 1.0
+            bend = move - r
+            sq_size = float(bend @ bend)
+            a = math.sqrt(float(r @ r) / sq_size) if sq_size > 0 else 1.0
             if a > 1:
                 plain, weights = weights, taken[-2] + 2 * a * r + a**2 * bend
                 taken = []
