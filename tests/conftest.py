@@ -21,7 +21,7 @@ settings.register_profile(
 )
 settings.load_profile("hewfl")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # a shell in the background hands this on to the processes that are to be interrupted
+    # of a shell in the background; tests interrupt processes, which inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
