@@ -1,5 +1,6 @@
 """Weights from sketches: the value and the gap are of the data."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ def make_rows(seed: int) -> Any:
     return rows.astype(np.float32), common.astype(np.float32)
 
 
-REFERENCES = {
+REFERENCES: dict[str, Callable[[Any], Any]] = {
     "vector": lambda g: g,
     "sum": lambda _: LinearCombination(-np.full(N, 1 / N)),
     "zero": lambda _: None,
@@ -68,20 +69,22 @@ def test_no_sketch_of_vectors_that_are_shorter() -> None:
     assert ours.status == exact.status
 
 
-@pytest.mark.parametrize("form", ["list", "torch", "bfloat16", "chunked", "fortran"])
+FORMS: dict[str, Callable[[Any], Any]] = {
+    "list": list,
+    "torch": torch.from_numpy,
+    "bfloat16": lambda rows: torch.from_numpy(rows).to(torch.bfloat16),
+    "chunked": lambda rows: ChunkedDisplacements(
+        (tuple(rows[:, :1000].copy()), tuple(rows[:, 1000:].copy()))
+    ),
+    "fortran": np.asfortranarray,
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
 def test_every_form_of_the_data_gives_the_same_weights(form: str) -> None:
     rows, g = make_rows(1)
     expected = post_local_weights(rows, g, 2.0, gram=SHORT)
-    data: Any = {
-        "list": lambda: list(rows),
-        "torch": lambda: torch.from_numpy(rows),
-        "bfloat16": lambda: torch.from_numpy(rows).to(torch.bfloat16),
-        "chunked": lambda: ChunkedDisplacements(
-            (tuple(rows[:, :1000].copy()), tuple(rows[:, 1000:].copy()))
-        ),
-        "fortran": lambda: np.asfortranarray(rows),
-    }[form]()
-    ours = post_local_weights(data, g, 2.0, gram=SHORT)
+    ours = post_local_weights(FORMS[form](rows), g, 2.0, gram=SHORT)
     near = 0.02 if form == "bfloat16" else 1e-5
     assert ours.weights == pytest.approx(expected.weights, abs=near)
 
