@@ -73,11 +73,11 @@ def test_the_page_of_a_record_says_what_is_known(job: Path, tmp_path: Path) -> N
     result = CliRunner().invoke(app, ["report", str(job), "-o", str(page)])
     assert result.exit_code == 0, result.output
     text = page.read_text()
-    assert "5 clients, data as the nodes hold them, 3 rounds, 2 seeds." in text
+    assert "5 clients, data as the nodes hold them · 3 rounds, 2 seeds" in text
     assert "MyOwnRule" in text
     write_json(job / "seed-2" / "constants.json", {"n": 9, "d": 31, "samples": []})
     write_report([open_folder(job)], page)
-    assert "9 clients, data as the nodes hold them, 31 parameters" in page.read_text()
+    assert "9 clients, data as the nodes hold them · 31 parameters" in page.read_text()
     listed = CliRunner().invoke(app, ["ls", str(job.parent)]).output
     assert "done" in listed
 

@@ -59,6 +59,8 @@ def headline(run: PageRun) -> str:
     """What the run shows, in one sentence: the author's rule against all others."""
     ranking, rule = run.ranking, run.rule
     begin, name = _setting(run), QUANTITIES[ranking.quantity]
+    if not (ranking.finals or ranking.limits):
+        return f"{begin}{rule} ran, and no model was evaluated."
     if not ranking.best:
         return f"{begin}every rule diverged in a seed."
     others = [k for k in ranking.labels if k != rule]
@@ -127,7 +129,9 @@ def _fault(fault: Mapping[str, Any]) -> str:
 
 
 def numbers(run: PageRun) -> list[Number]:
-    """The author's rule, and what it stands beside."""
+    """The author's rule, and what it stands beside; none without evaluations."""
+    if not (run.ranking.finals or run.ranking.limits):
+        return []
     labels = [run.rule, *([run.reference] if run.reference else [])]
     return [_number(run, label) for label in labels]
 
@@ -209,6 +213,8 @@ def compared(run: PageRun) -> list[str]:
     samples = sum(known["samples"] or ())
     parts.append(spec.data.name + (f" ({samples:,} samples)" if samples else ""))
     parts.append(f"{known['n']} clients, {clients.partition_text}")
+    if known["d"]:
+        parts.append(f"{known['d']:,} parameters")
     if not spec.is_record:
         parts.append(f"{_steps(clients.local_steps)}, batches of {clients.batch_size}")
         parts.append(_affected(run))

@@ -78,8 +78,11 @@ class PageRun:
 
     @property
     def ranking(self) -> Ranking:
-        """By that quantity."""
-        return self.rankings.get(self.quantity) or next(iter(self.rankings.values()))
+        """By that quantity; of no methods where nothing was evaluated."""
+        nothing = Ranking(self.quantity, {}, {}, {})
+        return self.rankings.get(self.quantity) or next(
+            iter(self.rankings.values()), nothing
+        )
 
     @property
     def reference(self) -> str | None:

@@ -183,7 +183,7 @@ def _strip_scale(
     rows: Iterable[Float64[Array, " seeds"]],
 ) -> tuple[float, float]:
     """Ends of a strip: all seeds, but those far behind lie at its end."""
-    every = np.concatenate([np.asarray(v) for v in rows])
+    every = np.concatenate([np.empty(0), *rows])
     finite = every[np.isfinite(every)]
     if finite.size == 0:
         return 0.0, 1.0
@@ -325,7 +325,8 @@ def matrices(run: PageRun) -> list[Table]:
 
 def _main_first(run: PageRun) -> list[Ranking]:
     main = run.ranking
-    return [main, *(s for s in run.rankings.values() if s is not main)]
+    others = (s for s in run.rankings.values() if s is not main)
+    return [main, *others] if run.rankings else []
 
 
 def _against_others(run: PageRun, s: Ranking) -> Table | None:

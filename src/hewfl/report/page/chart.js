@@ -2,6 +2,7 @@
    keys. On the first screen there is one quantity, and no controls. */
 
 function drawCurves(place, run, isFirst = false) {
+  if (run.quantities.length === 0) return; // no model was evaluated
   const main = run.quantities.find((q) => q.key === run.main) ?? run.quantities[0];
   const state = {
     ...{ quantity: main, axis: run.axes[0].key, log: main.log, spread: "leaders" },
