@@ -2,13 +2,14 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from tests.conformance.rounds import decide, make_cohort, step_of
 
 from hewfl import LocalSGD, Method
-from hewfl.aggregators import Agreement, Disagreement, Sieve
+from hewfl.aggregators import Agreement, Disagreement, MajoritySieve, Sieve
 from hewfl.aggregators.similarity import mean_cosines
 from hewfl.displacements.chunked import ChunkedDisplacements
 from hewfl.errors import InvalidInputError
@@ -233,6 +234,62 @@ def test_a_tolerance_is_checked() -> None:
         Method(LocalSGD(1.0), Sieve(tolerance=-0.1))
 
 
+# ------------------------------------------------------------------ majority sieve
+
+
+def colluding(reach: float = 1.0) -> Any:
+    """Sixteen clients of one mean and much noise, and four against their mean."""
+    rng = np.random.default_rng(4)
+    honest = 1 + 2 * rng.standard_normal((16, 200))
+    return np.vstack([honest, np.tile(-reach * honest.mean(axis=0), (4, 1))])
+
+
+@pytest.mark.parametrize("reach", [0.5, 2.0])
+def test_colluders_do_not_vouch_for_each_other(reach: float) -> None:
+    moved = colluding(reach)
+    assert Sieve()(moved)[0].weights[16:].sum() > 0.05
+    decision, _ = MajoritySieve()(moved)
+    assert decision.weights[16:].sum() == 0
+    np.testing.assert_allclose(decision.weights[:16], np.full(16, 1 / 16), rtol=1e-9)
+
+
+def test_all_vote_where_nobody_is_faulty() -> None:
+    moved = colluding()[:18]
+    ours = MajoritySieve(f=0, clip=1e9)(moved)[0].weights
+    np.testing.assert_allclose(ours, Sieve(clip=1e9)(moved)[0].weights, rtol=1e-12)
+
+
+def test_lengths_are_compared_with_what_one_honest_client_must_have() -> None:
+    """Of eight clients two may be faulty: the third longest is at most honest."""
+    lengths = np.array([1.0, 1.0, 1.0, 2.0, 3.0, 4.0, 8.0, 80.0])
+    moved = np.outer(lengths, np.ones(3))
+    decision, _ = MajoritySieve()(moved)
+    expected = np.array([1.0] * 7 + [0.1]) / 8
+    np.testing.assert_allclose(decision.weights, expected)
+    two, _ = MajoritySieve()(moved[-2:])  # of two the shorter one is taken at its word
+    np.testing.assert_allclose(two.weights, [0.5, 0.5 * 16 / 80])
+
+
+def test_reported_steps_excuse_a_length_only_where_directions_agree() -> None:
+    horizons = np.array([2, 2, 2, 2, 2, 2, 2, 60])
+    moved = np.outer(horizons, np.ones(3))
+    fair, _ = MajoritySieve()(moved, steps=horizons)
+    np.testing.assert_allclose(fair.weights, np.full(8, 1 / 8))
+    moved[7] *= [-0.02, 1.0, -1.1]  # turned by more than a right angle
+    turned, _ = MajoritySieve()(moved, steps=horizons)
+    silent, _ = MajoritySieve()(moved)
+    np.testing.assert_allclose(turned.weights, silent.weights)
+    assert turned.weights[7] < 0.01
+
+
+def test_clients_that_send_the_same_have_one_weight() -> None:
+    """Ties at the border of those who vote: none of them is out alone."""
+    rng = np.random.default_rng(2)
+    moved = np.repeat(rng.standard_normal((4, 30)) + 0.3, [3, 3, 3, 3], axis=0)
+    weights = MajoritySieve(tolerance=0.3)(moved)[0].weights.reshape(4, 3)
+    np.testing.assert_allclose(weights, np.tile(weights[:, :1], (1, 3)), rtol=1e-9)
+
+
 # ------------------------------------------------------------------ known lengths
 
 
@@ -256,6 +313,11 @@ def test_known_lengths_spare_the_gram_matrix(rng: np.random.Generator) -> None:
     np.testing.assert_allclose(found, known, atol=1e-12)
     np.testing.assert_allclose(same, lengths, rtol=1e-15)
     assert found[2] == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ChunkedDisplacements, "products", refused)
+        votes, _ = mean_cosines(measured, 2)
+    np.testing.assert_allclose(votes, mean_cosines(data, 2)[0], atol=1e-12)
+    assert abs(votes - found).max() > 0.01
     some = np.array([0, 4, 5])
     part = mean_cosines(measured.take(some))[0]
     np.testing.assert_allclose(part, mean_cosines(data.take(some))[0], atol=1e-12)

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from hewfl.aggregators.aggregator import Aggregator
+from hewfl.aggregators.aggregator import FAULTY, Aggregator, faulty_count
 from hewfl.aggregators.averaging import Weighting, client_shares, weighting_needs
 from hewfl.aggregators.coordinatewise import blocks_as_stored, sum_over_ranks
 from hewfl.aggregators.distance import lengths_of
@@ -15,6 +15,7 @@ from hewfl.core.displacements import Displacements, KnownLengths
 from hewfl.core.round import Decision, Round
 from hewfl.core.validation import (
     Array,
+    Faulty,
     Ints,
     Mask,
     Nonnegative,
@@ -69,26 +70,46 @@ class Agreement(Aggregator):
         return Decision(weights / weights.sum(), "weights by agreement"), state
 
 
-def mean_cosines(displacements: Displacements) -> tuple[PerClient, PerClient]:
+def mean_cosines(
+    displacements: Displacements, outvoted: int = 0
+) -> tuple[PerClient, PerClient]:
     """Mean cosine of each vector with the others, and lengths up to one factor.
 
-    With u_i = Δ_i/‖Δ_i‖ the cosines of one vector sum to ⟨u_i, Σ_j u_j⟩ − 1: where
-    lengths are known no Gram matrix is formed.
+    With u_i = Δ_i/‖Δ_i‖ the cosines of one vector with those of a set C sum to
+    ⟨u_i, Σ_{j∈C} u_j⟩, less 1 where i is in C: where lengths are known no Gram matrix
+    is formed.
+
+    Args:
+        displacements: at least two vectors.
+        outvoted: number of vectors that do not vote: those whose mean cosine with all
+            others is least; none among equals.
     """
     D = displacements
     if isinstance(D, KnownLengths) and D.sq_lengths is not None:
+        known, cosines = D, np.zeros((0, 0))
         lengths = np.sqrt(D.sq_lengths)
         inverse = _inverse(lengths)
-        sums = inverse * D.inner_with_sum(inverse) - (lengths > 0)
     else:
         # cosines have no scale: without the common power of two squares may overflow
         G = replace(D.products(), exponent=0).uncentred_gram()
-        lengths = np.sqrt(np.diagonal(G))
+        lengths, known = np.sqrt(np.diagonal(G)), None
         inverse = _inverse(lengths)
         cosines = np.clip(inverse[:, None] * G * inverse, -1.0, 1.0)
         np.fill_diagonal(cosines, 0.0)
-        sums = cosines.sum(axis=1)
-    return np.asarray(sums / (D.n - 1)), lengths
+
+    def means(voters: PerClient) -> PerClient:
+        if known is None:
+            sums = cosines @ voters
+        else:
+            sums = inverse * known.inner_with_sum(inverse * voters)
+            sums = sums - (lengths > 0) * voters
+        return np.asarray(sums / np.maximum(voters.sum() - voters, 1.0))
+
+    first = means(np.ones(D.n))
+    if outvoted == 0:
+        return first, lengths
+    least = np.sort(first)[outvoted] - _TIE
+    return means((first >= least) * 1.0), lengths
 
 
 def _inverse(lengths: PerClient) -> PerClient:
@@ -96,6 +117,8 @@ def _inverse(lengths: PerClient) -> PerClient:
     return np.divide(1.0, lengths, out=np.zeros_like(lengths), where=lengths > 0)
 
 
+_TIE = 1e-9
+"""Cosines that differ by less are equal: clients that send the same have one weight."""
 LEAST = 0.4
 """τ for many clients; docs/results/flower.md has the comparison it was chosen by."""
 
@@ -154,11 +177,7 @@ class Sieve(Aggregator):
         if len(m) == 1:
             return Decision(np.ones(1), "one client"), state
         a, lengths = mean_cosines(round_.displacements)
-        tau = max(LEAST, 2 / (len(a) - 1)) if self.tolerance is None else self.tolerance
-        k = np.clip(1 + a / tau, 0.0, 1.0) if tau > 0 else (a > 0) * 1.0
-        status = f"{int((k > 0).sum())} of {len(k)} clients keep weight"
-        if not k.any():
-            k, status = np.ones(len(k)), "all clients oppose the others"
+        k, status = _kept(a, self.tolerance)
         weights = m * k / (m * k).sum()
         excess = _excess(lengths)
         if self.per_step:
@@ -166,10 +185,96 @@ class Sieve(Aggregator):
         return Decision(weights / np.maximum(excess / self.clip, 1), status), state
 
 
+def _kept(a: PerClient, tolerance: float | None) -> tuple[PerClient, str]:
+    """k_i = min(1, max(0, 1 + a_i/τ)), and the status; ones where all are zero."""
+    tau = max(LEAST, 2 / (len(a) - 1)) if tolerance is None else tolerance
+    k = np.clip(1 + a / tau, 0.0, 1.0) if tau > 0 else (a > 0) * 1.0
+    if not k.any():
+        return np.ones(len(k)), "all clients oppose the others"
+    return k, f"{int((k > 0).sum())} of {len(k)} clients keep weight"
+
+
 def _excess(lengths: PerClient) -> PerClient:
     """Lengths over the median of those above zero."""
     moved = lengths[lengths > 0]
     return lengths / float(np.median(moved)) if len(moved) else lengths
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class MajoritySieve(Aggregator):
+    """`Sieve` in which f clients have no vote on directions and lengths.
+
+        C   = the n − f clients of largest mean cosine with all others
+        a_i = mean over j ∈ C, j ≠ i, of ⟨Δ_i, Δ_j⟩/(‖Δ_i‖‖Δ_j‖)
+        k_i = min(1, max(0, 1 + a_i/τ)),   τ = max(0.4, 2/(n − 1))
+        ℓ   = the (f+1)-th largest ‖Δ_j‖,   h = the (f+1)-th largest ‖Δ_j‖/H_j
+        w_i = m_i k_i / Σ_j m_j k_j · min(1, c · max{ℓ, h H_i [a_i > 0]}/‖Δ_i‖)
+
+    A rule of this library: FedAvg, with less weight for clients that oppose the others
+    and for updates that are long beyond the spread of the clients. Three things differ
+    from `Sieve`. Clients that send one vector vouch for each other in a mean over all;
+    here the f that are least central are outvoted. A length is compared with the
+    longest that one honest client must have while f are faulty, not with the median:
+    where speeds differ widely fast clients are twice as long as the median, and
+    `Sieve` shortens them in every round. And where clients report their local steps,
+    one that is long for its steps is not shortened if its direction agrees.
+
+    What it cannot do: a minority of honest clients whose data pull the other way (4 of
+    20 that own two classes) looks like colluders, and loses weight; colluders that
+    point where nobody points keep theirs (docs/results/flower.md has both). One
+    client far faster than all others is shortened unless clients report their steps.
+
+    Attributes:
+        f: faulty clients, a count or a fraction below ½ of those present.
+        tolerance: τ ≥ 0; as above if it is not given.
+        clip: c > 0, longest step that counts in full, over ℓ.
+        by: what m_i stands for: data sizes as in FedAvg, local steps, or one for all.
+
+    Examples:
+        >>> import numpy as np
+        >>> from hewfl.aggregators import MajoritySieve
+        >>> updates = np.array([[1.0, 0.1], [1.0, -0.1], [4.0, 0.0], [-9.0, 0.0]])
+        >>> decision, _ = MajoritySieve()(updates)
+        >>> decision.weights.round(2)
+        array([0.33, 0.33, 0.33, 0.  ])
+    """
+
+    f: Faulty = FAULTY
+    tolerance: Nonnegative | None = None
+    clip: Positive = 2.0
+    by: Weighting = "size"
+
+    name: ClassVar[str] = "Majority sieve"
+    optional: ClassVar[frozenset[Need]] = frozenset({"steps"})
+    clips: ClassVar[bool] = True
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """What m_i and the clip are made of."""
+        return weighting_needs(self.by) | self.optional
+
+    def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
+        """w_i ∝ m_i k_i, then clipped; FedAvg's own where every k_i is zero."""
+        m = client_shares(self.by, round_.cohort)
+        n = len(m)
+        if n == 1:
+            return Decision(np.ones(1), "one client"), state
+        f = faulty_count(self.f, round_, (n - 1) // 2)
+        a, lengths = mean_cosines(round_.displacements, f)
+        k, status = _kept(a, self.tolerance)
+        weights = m * k / (m * k).sum()
+        excess = lengths / _largest_honest(lengths, f)
+        per_step = lengths / round_.cohort.horizons
+        per_step = per_step / _largest_honest(per_step, f)
+        excess = np.where(a > 0, np.minimum(excess, per_step), excess)
+        return Decision(weights / np.maximum(excess / self.clip, 1), status), state
+
+
+def _largest_honest(lengths: PerClient, f: int) -> float:
+    """The (f+1)-th largest of those above zero, at least the second; 1 without any."""
+    moved = np.sort(lengths[lengths > 0])[::-1]
+    return float(moved[min(max(f, 1), len(moved) - 1)]) if len(moved) else 1.0
 
 
 @final
