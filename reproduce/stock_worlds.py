@@ -451,7 +451,7 @@ def section(runs: dict[Cell, dict[str, Any]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m reproduce stock-worlds")
     parser.add_argument("--seeds", type=int, default=FULL_SEEDS)
-    parser.add_argument("--only", nargs="*", default=[], help="app/world/strategy")
+    parser.add_argument("--only", nargs="*", default=[], help="app/world/strategy/seed")
     parser.add_argument("--table", action="store_true")
     options = parser.parse_args()
     if options.table:
@@ -466,7 +466,7 @@ def main() -> None:
         for app in APPS
         for world in WORLDS
         for strategy in strategies
-        if all(part in f"{app}/{world}/{strategy}" for part in options.only)
+        if all(part in f"{app}/{world}/{strategy}/{seed}" for part in options.only)
     ]
     with FILE.open("a", encoding="utf-8") as file:
         for cell in cells:

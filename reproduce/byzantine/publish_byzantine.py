@@ -34,7 +34,7 @@ SHOWN = {
     "multi-Krum (f)": "multi-Krum",
     "centred clipping": "centred clipping",
     "Trust": "Trust",
-    "Sieve": "Sieve (Flower default here)",
+    "Sieve": "Sieve",
     "mean": "mean",
 }
 """Rules of the figure, and their names there."""

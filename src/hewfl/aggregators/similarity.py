@@ -70,46 +70,76 @@ class Agreement(Aggregator):
         return Decision(weights / weights.sum(), "weights by agreement"), state
 
 
-def mean_cosines(
-    displacements: Displacements, outvoted: int = 0
-) -> tuple[PerClient, PerClient]:
-    """Mean cosine of each vector with the others, and lengths up to one factor.
+def mean_cosines(displacements: Displacements) -> tuple[PerClient, PerClient]:
+    """Mean cosine of each vector with the others, and lengths up to one factor."""
+    cosines = _Cosines(displacements)
+    return cosines.means(np.ones(displacements.n)), cosines.lengths
 
-    With u_i = Δ_i/‖Δ_i‖ the cosines of one vector with those of a set C sum to
+
+@final
+class _Cosines:
+    """Cosines between the updates of a round.
+
+    With u_i = Δ_i/‖Δ_i‖ those of one vector with the vectors of a set C sum to
     ⟨u_i, Σ_{j∈C} u_j⟩, less 1 where i is in C: where lengths are known no Gram matrix
     is formed.
 
-    Args:
-        displacements: at least two vectors.
-        outvoted: number of vectors that do not vote: those whose mean cosine with all
-            others is least; none among equals.
+    Attributes:
+        lengths: ‖Δ_i‖, up to one factor.
     """
-    D = displacements
-    if isinstance(D, KnownLengths) and D.sq_lengths is not None:
-        known, cosines = D, np.zeros((0, 0))
-        lengths = np.sqrt(D.sq_lengths)
-        inverse = _inverse(lengths)
-    else:
-        # cosines have no scale: without the common power of two squares may overflow
-        G = replace(D.products(), exponent=0).uncentred_gram()
-        lengths, known = np.sqrt(np.diagonal(G)), None
-        inverse = _inverse(lengths)
-        cosines = np.clip(inverse[:, None] * G * inverse, -1.0, 1.0)
-        np.fill_diagonal(cosines, 0.0)
 
-    def means(voters: PerClient) -> PerClient:
-        if known is None:
-            sums = cosines @ voters
+    def __init__(self, displacements: Displacements) -> None:
+        D = displacements
+        self._known = self._pairs = None
+        if isinstance(D, KnownLengths) and D.sq_lengths is not None:
+            self._known, self.lengths = D, np.sqrt(D.sq_lengths)
+            self._inverse = _inverse(self.lengths)
         else:
-            sums = inverse * known.inner_with_sum(inverse * voters)
-            sums = sums - (lengths > 0) * voters
+            # without the common power of two squares may overflow; cosines have none
+            G = replace(D.products(), exponent=0).uncentred_gram()
+            self._pairs, self.lengths = _normalised(G), np.sqrt(np.diagonal(G))
+
+    def means(self, voters: PerClient) -> PerClient:
+        """Mean cosine of each vector with those that are marked, itself excepted."""
+        if self._known is None:
+            sums = self.pairs() @ voters
+        else:
+            sums = self._inverse * self._known.inner_with_sum(self._inverse * voters)
+            sums = sums - (self.lengths > 0) * voters
         return np.asarray(sums / np.maximum(voters.sum() - voters, 1.0))
 
-    first = means(np.ones(D.n))
-    if outvoted == 0:
-        return first, lengths
-    least = np.sort(first)[outvoted] - _TIE
-    return means((first >= least) * 1.0), lengths
+    def pairs(self) -> Float64[Array, "n n"]:
+        """All cosines, zero on the diagonal; of many entries, from some of them."""
+        if self._pairs is None:
+            assert self._known is not None, "one of the two is there"
+            columns = self._known.spread(SAMPLE)
+            self._pairs = _normalised(columns @ columns.T)
+        return self._pairs
+
+
+def _normalised(gram: Float64[Array, "n n"]) -> Float64[Array, "n n"]:
+    """The cosines of a Gram matrix, zero on the diagonal."""
+    inverse = _inverse(np.sqrt(np.diagonal(gram)))
+    cosines = np.clip(inverse[:, None] * gram * inverse, -1.0, 1.0)
+    np.fill_diagonal(cosines, 0.0)
+    return np.asarray(cosines)
+
+
+def copies(cosines: Float64[Array, "n n"], f: int) -> PerClient:
+    """How many clients send nearly what each client sends, itself included.
+
+        κ_i = 1 + Σ_{j≠i} max(0, (cos_ij − c)/(1 − c)),   c = max(0.8, c_k)
+
+    c_k is the largest cosine that a pair with an honest client must have: with f faulty
+    clients, f(f − 1)/2 pairs may be larger. So honest clients that are all alike are no
+    copies of each other.
+    """
+    n = len(cosines)
+    ordered = np.sort(cosines[np.triu_indices(n, 1)])[::-1]
+    c = max(ALIKE, float(ordered[f * (f - 1) // 2])) if n > 1 else 1.0
+    if c >= 1 - _TIE:
+        return np.ones(n)
+    return np.asarray(1 + np.clip((cosines - c) / (1 - c), 0.0, 1.0).sum(axis=1))
 
 
 def _inverse(lengths: PerClient) -> PerClient:
@@ -119,6 +149,10 @@ def _inverse(lengths: PerClient) -> PerClient:
 
 _TIE = 1e-9
 """Cosines that differ by less are equal: clients that send the same have one weight."""
+ALIKE = 0.8
+"""Least cosine of updates that may be copies of each other."""
+SAMPLE = 4096
+"""Entries that cosines of single pairs are taken from, where models are larger."""
 LEAST = 0.4
 """τ for many clients; docs/results/flower.md has the comparison it was chosen by."""
 
@@ -203,27 +237,33 @@ def _excess(lengths: PerClient) -> PerClient:
 @final
 @dataclass(frozen=True, slots=True)
 class MajoritySieve(Aggregator):
-    """`Sieve` in which f clients have no vote on directions and lengths.
+    """`Sieve` for a round in which f clients may be faulty, and may work together.
 
         C   = the n − f clients of largest mean cosine with all others
         a_i = mean over j ∈ C, j ≠ i, of ⟨Δ_i, Δ_j⟩/(‖Δ_i‖‖Δ_j‖)
         k_i = min(1, max(0, 1 + a_i/τ)),   τ = max(0.4, 2/(n − 1))
+        v_i = m_i/κ_i for i ∈ C, else min(m_i, median m)/κ_i
         ℓ   = the (f+1)-th largest ‖Δ_j‖,   h = the (f+1)-th largest ‖Δ_j‖/H_j
-        w_i = m_i k_i / Σ_j m_j k_j · min(1, c · max{ℓ, h H_i [a_i > 0]}/‖Δ_i‖)
+        w_i = v_i k_i / Σ_j v_j k_j · min(1, c · max{ℓ, h H_i [a_i > 0]}/‖Δ_i‖)
 
     A rule of this library: FedAvg, with less weight for clients that oppose the others
-    and for updates that are long beyond the spread of the clients. Three things differ
-    from `Sieve`. Clients that send one vector vouch for each other in a mean over all;
-    here the f that are least central are outvoted. A length is compared with the
-    longest that one honest client must have while f are faulty, not with the median:
-    where speeds differ widely fast clients are twice as long as the median, and
-    `Sieve` shortens them in every round. And where clients report their local steps,
-    one that is long for its steps is not shortened if its direction agrees.
+    and for updates that are long beyond the spread of the clients. What differs from
+    `Sieve`:
+
+    - The f clients that are least central have no vote on directions: colluders do not
+      vouch for each other. A data size above the median counts for central clients
+      only: it is a claim, and who makes it must point where others point.
+    - κ_i is the number of clients that send nearly the same (`copies`): they count as
+      one. Cosines of pairs are taken from 4,096 entries of a large model.
+    - A length is compared with the longest that one honest client must have while f are
+      faulty, not with the median: where speeds differ widely fast clients are twice as
+      long as the median. One that is long, but not for the local steps it reports, is
+      not shortened if its direction agrees.
 
     What it cannot do: a minority of honest clients whose data pull the other way (4 of
     20 that own two classes) looks like colluders, and loses weight; colluders that
-    point where nobody points keep theirs (docs/results/flower.md has both). One
-    client far faster than all others is shortened unless clients report their steps.
+    add noise to what they share are no copies. One client far faster than all others
+    is shortened unless clients report their steps (docs/results/flower.md).
 
     Attributes:
         f: faulty clients, a count or a fraction below ½ of those present.
@@ -255,15 +295,23 @@ class MajoritySieve(Aggregator):
         return weighting_needs(self.by) | self.optional
 
     def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
-        """w_i ∝ m_i k_i, then clipped; FedAvg's own where every k_i is zero."""
+        """w_i ∝ v_i k_i, then clipped; as if all k_i were one where all are zero."""
         m = client_shares(self.by, round_.cohort)
         n = len(m)
         if n == 1:
             return Decision(np.ones(1), "one client"), state
         f = faulty_count(self.f, round_, (n - 1) // 2)
-        a, lengths = mean_cosines(round_.displacements, f)
+        cosines = _Cosines(round_.displacements)
+        a = cosines.means(np.ones(n))
+        if f > 0:
+            central = a >= np.sort(a)[f] - _TIE
+            a = cosines.means(central * 1.0)
+            m = np.where(central, m, np.minimum(m, np.median(m)))
+        if f > 1:
+            m = m / copies(cosines.pairs(), f)
         k, status = _kept(a, self.tolerance)
         weights = m * k / (m * k).sum()
+        lengths = cosines.lengths
         excess = lengths / _largest_honest(lengths, f)
         per_step = lengths / round_.cohort.horizons
         per_step = per_step / _largest_honest(per_step, f)
