@@ -181,7 +181,10 @@ def steps_of(world: World, shards: list[Any], seed: int) -> Any:
 
 def first_model(app: App, inputs: int, classes: int, seed: int) -> Model:
     rng = np.random.default_rng([seed, 3])
-    draw = lambda a, b: (rng.normal(size=(a, b)) / np.sqrt(a)).astype(np.float32)  # noqa: E731 - short
+
+    def draw(a: int, b: int) -> Any:
+        return (rng.normal(size=(a, b)) / np.sqrt(a)).astype(np.float32)
+
     zeros = partial(np.zeros, dtype=np.float32)
     model = {"w1": draw(inputs, HIDDEN), "b1": zeros(HIDDEN)}
     if app.normalised:

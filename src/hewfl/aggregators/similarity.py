@@ -73,16 +73,15 @@ class Agreement(Aggregator):
 def mean_cosines(displacements: Displacements) -> tuple[PerClient, PerClient]:
     """Mean cosine of each vector with the others, and lengths up to one factor."""
     cosines = _Cosines(displacements)
-    return cosines.means(np.ones(displacements.n)), cosines.lengths
+    return cosines.means(), cosines.lengths
 
 
 @final
 class _Cosines:
     """Cosines between the updates of a round.
 
-    With u_i = Δ_i/‖Δ_i‖ those of one vector with the vectors of a set C sum to
-    ⟨u_i, Σ_{j∈C} u_j⟩, less 1 where i is in C: where lengths are known no Gram matrix
-    is formed.
+    With u_i = Δ_i/‖Δ_i‖ those of one vector with all others sum to ⟨u_i, Σ_j u_j⟩ − 1:
+    where lengths are known no Gram matrix is formed.
 
     Attributes:
         lengths: ‖Δ_i‖, up to one factor.
@@ -99,14 +98,18 @@ class _Cosines:
             G = replace(D.products(), exponent=0).uncentred_gram()
             self._pairs, self.lengths = _normalised(G), np.sqrt(np.diagonal(G))
 
-    def means(self, voters: PerClient) -> PerClient:
-        """Mean cosine of each vector with those that are marked, itself excepted."""
+    def means(self) -> PerClient:
+        """Mean cosine of each vector with the others."""
+        n = len(self.lengths)
         if self._known is None:
-            sums = self.pairs() @ voters
-        else:
-            sums = self._inverse * self._known.inner_with_sum(self._inverse * voters)
-            sums = sums - (self.lengths > 0) * voters
-        return np.asarray(sums / np.maximum(voters.sum() - voters, 1.0))
+            return np.asarray(self.pairs().sum(axis=1) / (n - 1))
+        sums = self._inverse * self._known.inner_with_sum(self._inverse)
+        return np.asarray((sums - (self.lengths > 0)) / (n - 1))
+
+    def means_among(self, means: PerClient, voters: Bool[Mask, " n"]) -> PerClient:
+        """The same with those that are marked: the cosines with all others go off."""
+        others = (len(voters) - 1) * means - self.pairs() @ ~voters
+        return np.asarray(others / np.maximum(voters.sum() - voters, 1.0))
 
     def pairs(self) -> Float64[Array, "n n"]:
         """All cosines, zero on the diagonal; of many entries, from some of them."""
@@ -254,7 +257,7 @@ class MajoritySieve(Aggregator):
       vouch for each other. A data size above the median counts for central clients
       only: it is a claim, and who makes it must point where others point.
     - κ_i is the number of clients that send nearly the same (`copies`): they count as
-      one. Cosines of pairs are taken from 4,096 entries of a large model.
+      one. Of a large model single cosines are taken from 4,096 entries, means from all.
     - A length is compared with the longest that one honest client must have while f are
       faulty, not with the median: where speeds differ widely fast clients are twice as
       long as the median. One that is long, but not for the local steps it reports, is
@@ -302,10 +305,10 @@ class MajoritySieve(Aggregator):
             return Decision(np.ones(1), "one client"), state
         f = faulty_count(self.f, round_, (n - 1) // 2)
         cosines = _Cosines(round_.displacements)
-        a = cosines.means(np.ones(n))
+        a = cosines.means()
         if f > 0:
             central = a >= np.sort(a)[f] - _TIE
-            a = cosines.means(central * 1.0)
+            a = cosines.means_among(a, central)
             m = np.where(central, m, np.minimum(m, np.median(m)))
         if f > 1:
             m = m / copies(cosines.pairs(), f)
