@@ -161,7 +161,8 @@ def shards_of(world: World, y: Any, seed: int) -> list[Any]:
             np.concatenate([part, rows[:8]])
             for part in np.split(rows, cuts.astype(int))
         ]
-    is_rare = y[rows] >= 0.8 * (y.max() + 1) - 1e-9
+    classes = int(y.max()) + 1
+    is_rare = y[rows] >= classes - max(1, classes // 5)
     few = np.array_split(rows[is_rare], n // 5)
     return [*few, *np.array_split(rows[~is_rare], n - n // 5)]
 

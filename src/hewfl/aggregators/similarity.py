@@ -245,17 +245,17 @@ class MajoritySieve(Aggregator):
         C   = the n − f clients of largest mean cosine with all others
         a_i = mean over j ∈ C, j ≠ i, of ⟨Δ_i, Δ_j⟩/(‖Δ_i‖‖Δ_j‖)
         k_i = min(1, max(0, 1 + a_i/τ)),   τ = max(0.4, 2/(n − 1))
-        v_i = m_i/κ_i for i ∈ C, else min(m_i, median m)/κ_i
+        v_i = m_i/κ_i;   min(m_i, median m)/κ_i if i ∉ C and a_i < ½ median_{j∈C} a_j
         ℓ   = the (f+1)-th largest ‖Δ_j‖,   h = the (f+1)-th largest ‖Δ_j‖/H_j
-        w_i = v_i k_i / Σ_j v_j k_j · min(1, c · max{ℓ, h H_i [a_i > 0]}/‖Δ_i‖)
+        w_i = v_i k_i/Σ_j v_j k_j · min(1, c · max{ℓ, h H_i [a_i > 0]}/‖Δ_i‖)
 
     A rule of this library: FedAvg, with less weight for clients that oppose the others
     and for updates that are long beyond the spread of the clients. What differs from
     `Sieve`:
 
     - The f clients that are least central have no vote on directions: colluders do not
-      vouch for each other. A data size above the median counts for central clients
-      only: it is a claim, and who makes it must point where others point.
+      vouch for each other. If they agree less than half as much as the others, a data
+      size above the median does not count: it is a claim.
     - κ_i is the number of clients that send nearly the same (`copies`): they count as
       one. Of a large model single cosines are taken from 4,096 entries, means from all.
     - A length is compared with the longest that one honest client must have while f are
@@ -309,7 +309,8 @@ class MajoritySieve(Aggregator):
         if f > 0:
             central = a >= np.sort(a)[f] - _TIE
             a = cosines.means_among(a, central)
-            m = np.where(central, m, np.minimum(m, np.median(m)))
+            doubted = ~central & (a < 0.5 * np.median(a[central]))
+            m = np.where(doubted, np.minimum(m, np.median(m)), m)
         if f > 1:
             m = m / copies(cosines.pairs(), f)
         k, status = _kept(a, self.tolerance)
