@@ -15,7 +15,7 @@ from hewfl.aggregators.distance import (
     sq_distances,
 )
 from hewfl.core.algorithm import Need
-from hewfl.core.array_types import Bool, Float, Float64, Int32, Int64
+from hewfl.core.array_types import Bool, Float, Float64, Int64
 from hewfl.core.displacements import Displacements, StoredBlocks
 from hewfl.core.native import PASSES, library
 from hewfl.core.round import Decision, Round
@@ -124,9 +124,9 @@ def _fixed_window(
 
 
 @cache
-def _comparisons(n: int) -> Int32[Ints, "m 2"]:
+def _comparisons(n: int) -> bytes:
     """The network as the kernel reads it."""
-    return np.array(_network(n), dtype=np.int32).reshape(-1, 2)
+    return np.array(_network(n), dtype=np.int32).tobytes()
 
 
 def sort_columns(block: Float[Array, "n k"]) -> Float[Array, "n k"]:

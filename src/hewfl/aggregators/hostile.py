@@ -212,7 +212,8 @@ def root_trust(
     if len(positive) == 0:
         return np.zeros(len(descent))
     half = FULL * float(np.median(positive))
-    return np.clip(np.minimum(cosines, half + recent) / half, 0.0, 1.0)
+    trust = np.minimum(cosines, half + recent) / half
+    return np.asarray(np.clip(trust, 0.0, 1.0))
 
 
 def trusted_weights(
