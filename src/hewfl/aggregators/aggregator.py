@@ -112,6 +112,7 @@ class Aggregator(Validated):
         """
         raise NotImplementedError(f"{type(self).__name__} has no `decide`")
 
+    @np.errstate(all="ignore")  # what is not finite is an error below, not a warning
     def __call__(  # noqa: PLR0913 - what a rule may need, all optional
         self,
         updates: Any,
