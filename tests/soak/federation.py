@@ -139,7 +139,8 @@ def serve(folder: Path, rounds: int, seed: int) -> None:
 
 def spawn(folder: Path, rounds: int, seed: int) -> "subprocess.Popen[bytes]":
     folder.mkdir(parents=True, exist_ok=True)
-    code = f"from tests.soak.federation import *; serve(Path({str(folder)!r}), {rounds}, {seed})"
+    told = f"Path({str(folder)!r}), {rounds}, {seed}"
+    code = f"from tests.soak.federation import *; serve({told})"
     log = (folder / "log").open("ab")
     return subprocess.Popen([sys.executable, "-c", code], stdout=log, stderr=log)
 

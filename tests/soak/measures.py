@@ -1,4 +1,4 @@
-"""What both soaks share: fates drawn from (seed, round, client), and memory by round."""
+"""What both soaks share: fates from (seed, round, client), and memory by round."""
 
 import resource
 from collections.abc import Sequence
@@ -10,8 +10,6 @@ FIRST = 500
 """Rounds before memory is compared: caches fill, and allocators settle."""
 PART = 300
 """Rounds whose median stands for the beginning or the end of the rest."""
-ALLOWED = 2.0
-"""Growth, in MB, from the beginning to the end: what the trace itself may hold."""
 
 
 def fate(seed: int, t: int, who: int, chances: dict[str, float]) -> str:

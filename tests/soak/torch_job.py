@@ -65,7 +65,7 @@ def train(folder: Path, rounds: int, seed: int) -> None:
     y = torch.tensor(digits.labels)[rank::RANKS]
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 10))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
     saved = latest(folder, rank)
 
     def after_round(report: Any) -> None:
@@ -76,7 +76,7 @@ def train(folder: Path, rounds: int, seed: int) -> None:
             file.write(f"{local.rounds} {memory():.3f} {os.getpid()}\n")
 
     options = SyncOptions(
-        server_step=ServerStep(0.7, 0.9, nesterov=True),
+        server_step=ServerStep(momentum=0.5),
         timeout=120,
         on_round=after_round,
     )
