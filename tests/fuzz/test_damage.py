@@ -35,7 +35,19 @@ from hewfl.experiments.spec import Spec, read_spec, spec_from_table, write_spec
 from hewfl.problems import random_quadratic
 from tests.experiments.runs import table
 
-HARD = (0.0, -0.0, 1.0, -1.0, 5e-324, 1e-310, 1e-160, 1e-45, 3e38, 1e150, 1e154)
+HARD: tuple[float, ...] = (
+    0.0,
+    -0.0,
+    1.0,
+    -1.0,
+    5e-324,
+    1e-310,
+    1e-160,
+    1e-45,
+    3e38,
+    1e150,
+    1e154,
+)
 HARD += (1e300, -1e300, 1.7e308, np.nan, np.inf, -np.inf)
 SIZES = st.integers(1, 6)
 

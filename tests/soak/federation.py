@@ -71,7 +71,8 @@ def client_of(seed: int) -> ClientApp:
         i = int(context.node_config["partition-id"])
         t = int(message.content["config"]["server-round"])
         model = message.content["arrays"].to_numpy_ndarrays()
-        ends, told = trained(i, t, seed, model), {"num-examples": len(X) // CLIENTS}
+        ends = trained(i, t, seed, model)
+        told: dict[str, float] = {"num-examples": len(X) // CLIENTS}
         told |= {"num-steps": STEPS, "train_loss": 1.0, "partition-id": i}
         if i < ATTACKERS:
             ends = [x - 10 * (y - x) for x, y in zip(model, ends, strict=True)]
