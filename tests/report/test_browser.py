@@ -2,6 +2,7 @@
 
 import importlib.resources
 import json
+import re
 import shutil
 import subprocess
 import time
@@ -305,11 +306,12 @@ def test_weights_change_with_the_choices(browser: Browser) -> None:
     look()
     assert len(set(pictures)) == len(pictures)
     # the average beside the author's rule at first, which is FedAvg beside HEW
-    assert words[0].startswith(f"Round 6, seed 0: {HOSTILE} gives ")
-    assert "; HEW gives " in words[0]
-    assert words[1].startswith("Round 6, seed 0: HewHet gives ")
-    assert words[3].startswith("Round 6, seed 1: HewHet gives ")
-    assert words[4].startswith("Round 5, seed 1: HewHet gives ")
+    assert words[0].startswith("Round 6, seed 0: the heaviest client has ")
+    assert f" % of the weight under {HOSTILE}, " in words[0]
+    assert words[0].endswith(" % under HEW.")
+    assert "under HewHet, " in words[1]
+    assert words[3].startswith("Round 6, seed 1: ")
+    assert words[4].startswith("Round 5, seed 1: ")
 
 
 def test_the_pointer_shows_a_weight(browser: Browser) -> None:
@@ -341,12 +343,13 @@ def test_bad_clients_are_marked_and_come_first(
     browser: Browser, faulty_page: Path
 ) -> None:
     browser.show(faulty_page)
-    assert browser.text("h1").startswith(
-        "With random labels from 2 of 5 clients, trust"
-    )
+    assert browser.text("h1").startswith("2 of 5 clients have random labels: trust")
     count = "return document.querySelectorAll(arguments[0]).length"
     assert browser.run(count, f"{WEIGHTS} rect.bad") == 2  # one for each map
-    assert "FedAvg gives the 2 bad clients " in browser.text(f"{WEIGHTS} .said")
+    said = browser.text(f"{WEIGHTS} .said")
+    assert re.search(
+        r": the 2 bad clients have \d.* % of the weight under FedAvg", said
+    )
     (who,) = browser.run("return runs.map(r => r.weights.bad[0])")
     rows = "return [...document.querySelector(arguments[0]).querySelectorAll('text')]"
     texts = browser.run(f"{rows}.map(t => t.textContent)", f"{WEIGHTS} .map svg.chart")

@@ -451,14 +451,15 @@ def with_scenario(folder: Folder, faults: list[dict[str, Any]]) -> Folder:
     [
         (
             [{"kind": "RandomLabels", "share": 0.4}],
-            "With random labels from 2 of 5 clients, ",
+            "2 of 5 clients have random labels: ",
         ),
         (
             [
                 {"kind": "ScaledUpdates", "share": 0.2, "factor": -1.0},
                 {"kind": "ALIE", "share": 0.2},
             ],
-            "With flipped signs from 1 and the attack ALIE from 1 of 5 clients, ",
+            "1 of 5 clients sends updates with the opposite sign and 1 of 5 clients "
+            "attacks by ALIE: ",
         ),
     ],
 )

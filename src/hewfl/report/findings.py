@@ -15,16 +15,17 @@ from hewfl.experiments.statistics import Ranking
 from hewfl.report.page_data import PageRun, faulty_clients
 
 FAULTS = {
-    "RandomLabels": "random labels",
-    "FlippedLabels": "flipped labels",
-    "RandomUpdates": "random updates",
-    "ConstantUpdates": "one common wrong update",
-    "GrowingNoise": "growing noise",
-    "StaleUpdates": "stale updates",
-    "Drift": "one common wrong direction",
-    "Gaussian": "Gaussian noise",
+    "RandomLabels": "have random labels",
+    "FlippedLabels": "have flipped labels",
+    "RandomUpdates": "send random updates",
+    "ConstantUpdates": "send one common wrong update",
+    "GrowingNoise": "send growing noise",
+    "StaleUpdates": "send stale updates",
+    "Drift": "send one common wrong direction",
+    "Gaussian": "send Gaussian noise",
+    "HiddenBatches": "hide their batch sizes",
 }
-"""What faulty clients have or send; other kinds are attacks with a name."""
+"""What faulty clients do; other kinds are attacks with a name."""
 VERBS = {
     "better": ("beats", "all"),
     "worse": ("loses to", "all"),
@@ -101,31 +102,37 @@ def _names(labels: Sequence[str], count: int, every: str) -> str:
 
 
 def _setting(run: PageRun) -> str:
-    """The faults as the beginning of a sentence; empty without any."""
-    n = run.results.spec.clients.n
-    parts = [f"{what} from {count}" for what, count in faults_of(run) if count]
-    return f"With {listed(parts)} of {n} clients, " if parts else ""
+    """The faulty clients as the beginning of a sentence; empty without any."""
+    texts = _faulty(run)
+    return f"{listed(texts)}: " if texts else ""
 
 
-def faults_of(run: PageRun) -> list[tuple[str, int]]:
-    """The faults and attacks of the spec, and how many clients each is on."""
+def _faulty(run: PageRun) -> list[str]:
+    """What faulty and attacking clients do, and how many do it."""
     clients = run.results.spec.clients
     scenario = clients.scenario if isinstance(clients.scenario, Mapping) else {}
-    every = scenario.get("faults", ())
-    return [(_fault(f), round(f.get("share", 0) * clients.n)) for f in map(dict, every)]
+    texts = []
+    for fault in map(dict, scenario.get("faults", ())):
+        inner = fault.get("base", fault)  # the share of an attack made of another one
+        count = round(inner.get("share", 1) * clients.n)
+        who = "all" if "share" not in inner else f"{count} of {clients.n}"
+        one = count == 1 and who != "all"
+        texts.append(f"{who} clients {_fault(fault, is_one=one)}")
+    return texts
 
 
-def _fault(fault: Mapping[str, Any]) -> str:
-    """A fault in words."""
+def _fault(fault: Mapping[str, Any], *, is_one: bool) -> str:
+    """What clients with a fault do: a verb and its object."""
     kind, inner = str(fault.get("kind", "")), fault.get("base")
     if isinstance(inner, Mapping):
-        return f"{_fault(inner)} ({kind})"
+        return f"{_fault(inner, is_one=is_one)} ({kind})"
+    text = FAULTS.get(kind, f"attack by {short_name(kind)}")
     if kind == "ScaledUpdates":
         factor = float(fault.get("factor", -1.0))
-        return "flipped signs" if factor == -1 else f"updates times {factor:g}"
-    if kind == "HiddenBatches":
-        return "hidden batch sizes"
-    return FAULTS.get(kind, f"the attack {short_name(kind)}")
+        changed = "with the opposite sign" if factor == -1 else f"times {factor:g}"
+        text = f"send updates {changed}"
+    verb, rest = text.split(" ", 1)
+    return f"{'has' if verb == 'have' else f'{verb}s'} {rest}" if is_one else text
 
 
 def numbers(run: PageRun) -> list[Number]:
@@ -232,10 +239,9 @@ def compared(run: PageRun) -> list[str]:
 
 def _affected(run: PageRun) -> str:
     """Faults, and on whom they fall."""
-    n, given = run.results.spec.clients.n, faults_of(run)
-    if not given:
+    texts = _faulty(run)
+    if not texts:
         return "no faulty clients"
-    texts = [f"{what} from {k} of {n}" if k else what for what, k in given]
     bad, seed = faulty_clients(run.results, 0), run.results.spec.seeds[0]
     who = f" ({listed(map(str, bad), 8)} in seed {seed})" if bad else ""
     return f"{listed(texts)}{who}"
