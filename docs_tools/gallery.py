@@ -165,7 +165,7 @@ def _card_text(card: Card) -> str:
 {card.formula}
 ```
 
-Code: `{card.code}`, in a spec: `{card.spec}`
+`{card.code}`, in a spec `{card.spec}`
 
 {html.escape(card.reference.rstrip("."))}. [All options]({card.link})
 

@@ -15,8 +15,15 @@ from numpy.typing import NDArray
 
 from hewfl import combine, post_local_weights
 from hewfl.aggregators import Agreement, GeometricMedian, Mean, MultiKrum, Trust
-from hewfl.cli.demo import AVERAGE, LIMIT, MIXED, ROOTED, TRUST, careless_spec
-from hewfl.cli.demo import hostile_spec
+from hewfl.cli.demo import (
+    AVERAGE,
+    LIMIT,
+    MIXED,
+    ROOTED,
+    TRUST,
+    careless_spec,
+    hostile_spec,
+)
 from hewfl.experiments import MethodSpec, Results, Spec, run
 from hewfl.plotting import COLOURS
 from hewfl.problems import random_quadratic

@@ -290,6 +290,32 @@ def test_the_first_screen_has_sentence_numbers_curve_and_setting(
     browser.show(page)
 
 
+def test_a_sweep_begins_with_its_values(
+    browser: Browser, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    root = tmp_path_factory.mktemp("sweep")
+    runs = []
+    for size in (4, 16):
+        given = table() | {"name": f"mine-batch_size={size}", "audit_every": 0}
+        given["clients"] = given["clients"] | {"batch_size": size}
+        runs.append(finished_run(root, spec_from_table(given)))
+    write_report(runs, root / "report.html")
+    browser.show(root / "report.html", width=1400)
+    panels = '[data-view="panels"]'
+    texts = (
+        "return [...document.querySelectorAll(arguments[0])].map(t => t.textContent)"
+    )
+    shown = browser.run(texts, f"{panels} svg.chart text")
+    assert {"4", "16", "batch_size", "test accuracy (%)"} <= set(shown)
+    names = browser.run("return panels.methods.map(m => m.label)")
+    assert set(names) <= set(shown)  # at the ends of their lines
+    assert browser.run(texts, f"{panels} path.mean") == [""] * len(names)
+    browser.hover(f"{panels} svg.chart", x=-200)
+    assert browser.text(f"{panels} .tip").startswith("batch_size 4")
+    for rows in browser.run("return panels.methods.map(m => m.curves.test_accuracy)"):
+        assert [len(row) for row in rows] == [2, 2]  # seeds by panels
+
+
 def test_weights_change_with_the_choices(browser: Browser) -> None:
     image = "return [...document.querySelectorAll(arguments[0])].map(m => m.innerHTML)"
     words, pictures = [], []

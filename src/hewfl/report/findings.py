@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any, final
 
 from hewfl.core.array_types import Float64
@@ -150,7 +151,7 @@ def beside(run: PageRun) -> str:
     texts = [] if best is None else [f"Best of the others: {best}, {_end(run, best)}."]
     limits = [f"{k}, {_end(run, k)}" for k in ranking.limits]
     texts += [f"Limit that knows the truth: {listed(limits)}."] if limits else []
-    return " ".join(texts)
+    return " ".join(texts).replace(" %", "\N{NO-BREAK SPACE}%")
 
 
 def _end(run: PageRun, label: str) -> str:
@@ -218,7 +219,8 @@ def compared(run: PageRun) -> list[str]:
     spec, known = run.results.spec, run.results.constants[0]
     clients, parts = spec.clients, []
     samples = sum(known["samples"] or ())
-    parts.append(spec.data.name + (f" ({samples:,} samples)" if samples else ""))
+    name = PurePath(spec.data.name).name  # of the user's own file, without folders
+    parts.append(name + (f" ({samples:,} samples)" if samples else ""))
     parts.append(f"{known['n']} clients, {clients.partition_text}")
     if known["d"]:
         parts.append(f"{known['d']:,} parameters")
@@ -296,18 +298,11 @@ def overall(runs: Sequence[PageRun], rule: str) -> tuple[str, list[Number]]:
     panels, who = len(runs), name or "the best of the others"
     quantities = {QUANTITIES[run.ranking.quantity] for run in runs}
     on = f" on {quantities.pop()}" if len(quantities) == 1 else ""
-    rest = [
-        text.format(counts[verdict])
-        for verdict, text in (
-            ("worse", "it loses in {}"),
-            ("equal", "they are equal in {}"),
-            ("undecided", "in {} the seeds cannot tell them apart"),
-        )
-        if counts[verdict]
-    ]
-    more = f"; {listed(rest)}" if rest else ""
-    text = f"{rule} beats {who}{on} in {counts['better']} of {panels} panels{more}."
-    return text, [
+    known = [verdict for verdict in VERBS if counts[verdict]]
+    parts = [f"{VERBS[verdict][0]} it in {counts[verdict]}" for verdict in known]
+    count = f"{counts[known[0]]} of {panels} panels"
+    parts[0] = f"{VERBS[known[0]][0]} {who}{on} in {count}"
+    return f"{rule} {listed(parts, 4)}.", [
         Number(
             f"{counts['better']} of {panels}", f"panels where {rule} beats {who}", ""
         ),
@@ -317,6 +312,13 @@ def overall(runs: Sequence[PageRun], rule: str) -> tuple[str, list[Number]]:
             listed((run.name for run in beaten), 4),
         ),
     ]
+
+
+def compared_everywhere(runs: Sequence[PageRun]) -> list[str]:
+    """What was compared in all runs, and the names of the runs."""
+    first, *rest = [compared(run) for run in runs]
+    shared = [text for text in first if all(text in texts for texts in rest)]
+    return [*shared, f"{len(runs)} panels: {listed((run.name for run in runs), 8)}"]
 
 
 def _common_reference(runs: Sequence[PageRun]) -> str | None:
