@@ -292,7 +292,7 @@ def accuracies_under_attack() -> tuple[Array, Mapping[str, Array]]:
     steps = {AVERAGE: 3.2, TRUST: 4.0, MIXED: 16.0, ROOTED: 64.0, LIMIT: 64.0}
     results = _one_seed(hostile_spec(), steps)
     curves = {k: results.values(k, "test_accuracy")[0] for k in results.labels}
-    return results.rounds, curves
+    return results.rounds.astype(np.float64), curves
 
 
 def _one_seed(spec: Spec, steps: Mapping[str, float]) -> Results:
