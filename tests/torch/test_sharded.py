@@ -230,7 +230,7 @@ def test_what_sharded_parameters_cannot_do_is_said(pool: Pool) -> None:
     expected = [
         "`process_group` must be the ranks that hold the same shard in other replicas",
         "`aggregator` must be one without control variates",
-        "`aggregator` must be one that needs no root gradient, where",
+        "`aggregator` must be one without a root gradient, where",
         "`parameters` must be all whole, or all sharded over one dimension of a mesh",
         "`parameters` must be all whole, or all sharded over one dimension of a mesh",
         "the state is of a job with other shards",

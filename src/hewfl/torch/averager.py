@@ -19,6 +19,11 @@ from hewfl.torch.sync import sync
 from hewfl.torch.sync_options import SyncOptions, SyncReport
 
 _log = logging.getLogger("hewfl.torch")
+_EXCLUDED = (
+    "round %d: the model of rank %d was not finite and is replaced by the common one; "
+    "HewAverager cannot clear the optimiser's state: clear it (optimizer.state.clear())"
+    " if it has momentum"
+)
 
 
 @final
@@ -124,16 +129,14 @@ class HewAverager(ModelAverager):  # type: ignore[misc]  # torch is untyped to m
                 self._work = RankWork()
                 if report is not None:
                     self.last = report
-                    self._warn_if_excluded(report)
+                    if self._job.comm.rank in report.excluded:
+                        _log.warning(_EXCLUDED, report.round, self._job.comm.rank)
                     if self._job.options.on_round is not None:
                         self._job.options.on_round(report)
         self.step += 1
 
     def averaged_model(self) -> AbstractContextManager[None]:
-        """Set the parameters to the averaged model inside the block.
-
-        As `HewLocalSGD.averaged_model`; needs
-        `SyncOptions(server_step=ServerStep(average=…))`.
+        """Set the parameters to the averaged model: see `HewLocalSGD.averaged_model`.
 
         Returns:
             A context manager.
@@ -171,27 +174,15 @@ class HewAverager(ModelAverager):  # type: ignore[misc]  # torch is untyped to m
         self._work = load_job_state(self._job, state)
         self.step = int(state["step"])
 
-    def _warn_if_excluded(self, report: SyncReport) -> None:
-        rank = self._job.comm.rank
-        if rank in report.excluded:
-            text = (
-                "round %d: the model of rank %d was not finite and is replaced by the "
-                "common one; HewAverager cannot clear the optimiser's state: clear it "
-                "(optimizer.state.clear()) if it has momentum"
-            )
-            _log.warning(text, report.round, rank)
-
     def _check(self, items: list[Any]) -> None:
         self._job.parameters.check(self._named)
         if len(items) == len(self._named) and all(
             item is p for item, (_, p) in zip(items, self._named, strict=True)
         ):
             return
-        tensors = [
-            tensor
-            for item in items
-            for tensor in (item["params"] if isinstance(item, dict) else [item])
-        ]
+        tensors: list[Any] = []
+        for item in items:
+            tensors += item["params"] if isinstance(item, dict) else [item]
         expected = {id(tensor) for tensor in self._job.parameters.trainable.values()}
         if {id(tensor) for tensor in tensors if tensor.requires_grad} != expected:
             rule = "the parameters given at construction"

@@ -30,7 +30,6 @@ from hewfl.core.validation import Array, Ints
 from hewfl.displacements.count_sketch import CountSketch
 from hewfl.displacements.dense import as_dense
 from hewfl.displacements.sharded import ShardedDisplacements, VectorShard
-from hewfl.displacements.sketched_displacements import SketchedVector
 from hewfl.torch.collectives import Communicator, Shards
 from hewfl.torch.parameters import Bucket
 from hewfl.torch.rendezvous import SKETCH_BYTES
@@ -55,12 +54,6 @@ def split_unmoved(
 class Exchange:
     """The displacements of all ranks, as much of them as the aggregator needs.
 
-    Args:
-        model: whose displacements.
-        comm: collectives of the ranks.
-        compression: of sums; None sends them as they are.
-        shards: of each replica.
-
     Attributes:
         compressed: sums in bfloat16, None without compression.
         entries: of a vector that belong to this rank, padding included.
@@ -75,9 +68,7 @@ class Exchange:
     ) -> None:
         self._shards = shards
         self._model, self._comm, self._buckets = model, comm, model.layout.buckets
-        self.compressed = (
-            None if compression is None else Bfloat16Sum(self._buckets, comm)
-        )
+        self.compressed = Bfloat16Sum(self._buckets, comm) if compression else None
         self._pending: list[tuple[torch.Tensor, Any]] = []
         self._weight, self._is_steady, self._is_written = 1 / comm.ranks, True, False
         self._shard_buffers: list[torch.Tensor] = []
@@ -101,19 +92,20 @@ class Exchange:
         Signs differ in every round, so that errors of sketches do not accumulate. While
         the weight is steady, the same pass writes the weighted displacement.
         """
-        count_sketch = CountSketch(
-            SKETCH_BYTES // self._sketch_dtype.itemsize, seed=rounds
-        )
-        model = self._model
+        model, size = self._model, SKETCH_BYTES // self._sketch_dtype.itemsize
+        count_sketch = CountSketch(size, seed=rounds)
         total: Any = count_sketch.empty(model.parameters[0])
         self._is_written = self._is_steady
         for b, bucket in enumerate(self._buckets):
             begin = self._shards.begin + bucket.begin
-            sums, pieces, x = total, model.pieces(b), model.origin(b)
+            sums, x = total, model.origin(b)
             out = model.sum_buffer(b) if self._is_written else None
             if total.device.type == "cpu" and bucket.dtype == torch.float32:
-                sums, pieces, x = total.numpy(), model.arrays(b), x.numpy()
+                pieces: Any = model.arrays(b)
+                sums, x = total.numpy(), x.numpy()
                 out = None if out is None else out.numpy()
+            else:
+                pieces = model.pieces(b)
             count_sketch.add(sums, pieces, begin, x, out=out, weight=self._weight)
         numbers: NDArray[Any] = self._shards.sum(total.cpu().numpy())
         return numbers.astype(self._sketch_dtype).view(np.uint8)
@@ -123,52 +115,10 @@ class Exchange:
         rows = np.ascontiguousarray(table).view(self._sketch_dtype)
         return rows.astype(np.float64)
 
-    # ------------------------------------------------------------- the root gradient
-
-    def sketch_root(
-        self, gradient: Sequence[torch.Tensor] | None, rounds: int
-    ) -> SketchedVector:
-        """The sketch of rank 0's gradient on all ranks: a collective call.
-
-        Args:
-            gradient: bucket by bucket; None on other ranks.
-            rounds: of the displacements' sketches, whose signs it gets.
-        """
-        count_sketch = CountSketch(
-            SKETCH_BYTES // self._sketch_dtype.itemsize, seed=rounds
-        )
-        total: Any = count_sketch.empty(self._model.parameters[0])
-        for bucket, part in zip(self._buckets, gradient or (), strict=False):
-            count_sketch.add(total, part, bucket.begin)
-        total = total.to(self._comm.device)
-        self._comm.broadcast(total)
-        numbers: NDArray[Any] = total.cpu().numpy()
-        return SketchedVector(numbers)
-
-    def shard_root(self, gradient: Sequence[torch.Tensor] | None) -> VectorShard:
-        """Rank 0's gradient on this rank's entries: a collective call.
-
-        Args:
-            gradient: bucket by bucket; None on other ranks.
-        """
-        wholes = []
-        for b, bucket in enumerate(self._buckets):
-            options: Any = {"dtype": bucket.dtype, "device": self._comm.device}
-            whole = torch.zeros(bucket.size, **options)
-            if gradient is not None:
-                whole.copy_(gradient[b])
-            self._comm.broadcast(whole)
-            wholes.append(whole)
-        return self.own_part(wholes)
-
     # ---------------------------------------------------------------------- one sum
 
     def start_sum(self, weight: float) -> None:
-        """Start the sum Σ w_iΔ_i, bucket by bucket: one is prepared while one is sent.
-
-        Args:
-            weight: of this rank.
-        """
+        """Start the sum Σ w_iΔ_i: a bucket is prepared while one is sent."""
         is_written = self._is_written and weight == self._weight
         self._is_steady, self._weight = weight == self._weight, weight
         self._is_written = False
@@ -199,9 +149,7 @@ class Exchange:
     ) -> tuple[Int64[Ints, " k"], Int64[Ints, " u"], ShardedDisplacements | None]:
         """All displacements on this rank's entries: a collective call.
 
-        Args:
-            active: ranks that did a step.
-            total_steps: η_iH_i of all ranks: the rank with the smallest is the origin.
+        The active rank with the smallest η_iH_i is the origin of products.
 
         Returns:
             The active ranks with a finite displacement, those that did not move, and
@@ -229,6 +177,18 @@ class Exchange:
         data = as_dense("displacements", rows if is_all else rows[participants])
         d = self._model.layout.parameters
         return participants, unmoved, ShardedDisplacements(data, self._sum, d, origin)
+
+    def shard_root(self, gradient: Sequence[torch.Tensor] | None) -> VectorShard:
+        """Rank 0's gradient, None on other ranks, on this rank's entries."""
+        wholes = []
+        for b, bucket in enumerate(self._buckets):
+            options: Any = {"dtype": bucket.dtype, "device": self._comm.device}
+            whole = torch.zeros(bucket.size, **options)
+            if gradient is not None:
+                whole.copy_(gradient[b])
+            self._comm.broadcast(whole)
+            wholes.append(whole)
+        return self.own_part(wholes)
 
     def _sum(self, values: Float64[Array, " k"]) -> Float64[Array, " k"]:
         """Numbers summed over the ranks of all replicas."""
@@ -259,15 +219,8 @@ class Exchange:
 class Bfloat16Sum:
     """A sum in bfloat16, bucket by bucket, with error feedback.
 
-    What a rank rounds off is added to what it sends next. The rounding inside the
-    all-reduce is not fed back.
-
-    Args:
-        buckets: of the model.
-        comm: collectives of the ranks.
-
-    Attributes:
-        residuals: what was rounded off so far, of each bucket.
+    What a rank rounds off so far, `residuals`, is added to what it sends next. The
+    rounding inside the all-reduce is not fed back.
     """
 
     def __init__(self, buckets: Sequence[Bucket], comm: Communicator) -> None:

@@ -15,6 +15,7 @@ from hewfl.core.algorithm import Algorithm, Certified, Demands, RoundModel
 from hewfl.core.round import Decision
 from hewfl.core.validation import invalid
 from hewfl.displacements.control_variates import ControlVariates, map_records
+from hewfl.errors import InvalidInputError
 from hewfl.methods.registry import (
     as_algorithm,
     require_available,
@@ -55,29 +56,20 @@ class Job:
     Construction gives all ranks the parameters of rank 0, frozen ones too.
 
     Attributes:
-        parameters: that ranks share.
-        algorithm: that decides.
-        options: that all ranks share.
-        comm: collectives of the ranks.
-        shards: of this rank's replica.
+        comm, shards: collectives of the ranks, and within this rank's replica.
         model: x and y.
-        exchange: of displacements.
         variates: control variates, None for algorithms without.
         by_entries: whether the algorithm sees entries of displacements, not sketches.
-        reads_anchor: whether it may read x as well: a whole algorithm, or an aggregator
-            once it has.
         unchecked: ranks, weights, model and sketches of the last round, whose weights
             are not yet checked on the data.
         product: ⟨d, Δ⟩ of this rank in the last round, for that check.
         pending: decision and number of a round whose sum is on its way.
-        rendezvous: where ranks agree.
         zero_weight: counts of consecutive rounds with weight zero, by rank.
         state: of the algorithm; vectors in it are this rank's entries.
         trace: on the first rank of a job with one.
         rounds: rounds done.
         is_over: whether the loops of all ranks have ended.
         root: on rank 0, the loss on samples that it trusts; None until it is set.
-        needs_root: whether the algorithm uses its gradient.
     """
 
     def __init__(
@@ -86,24 +78,20 @@ class Job:
         group: Any,
         algorithm: Algorithm[Any],
         options: SyncOptions,
-        *,
-        is_plain_sgd: bool = True,
     ) -> None:
         trainable = list(parameters.trainable.values())
         device = trainable[0].device if trainable else torch.device("cpu")
         check_group(group, device)
         layout = plan_layout(trainable, options.bucket_bytes)
-        self.parameters, self.options = parameters, options
-        self.algorithm = algorithm
-        self.rounds, self.is_over = 0, False
+        self.parameters, self.options, self.algorithm = parameters, options, algorithm
+        self.rounds, self.is_over, self.product = 0, False, 0.0
         self.root: RootLoss | None = None
         self.unchecked: tuple[Any, Any, RoundModel, Any] | None = None
-        self.product = 0.0
         self.pending: tuple[Decision, int] | None = None
         self.comm = comm = Communicator(group, device, options.limit)
         demands, held = algorithm.demands, shard_group(parameters.trainable)
         if held is not None:
-            _check_sharded(group, held, algorithm.demands)
+            _check_sharded(group, held, demands)
         self.shards = Shards(held, layout.parameters, device, options.limit)
         self.model = SharedModel(
             [local_part(p) for p in trainable],
@@ -114,37 +102,23 @@ class Job:
         self.exchange = Exchange(self.model, comm, options.compression, self.shards)
         self.variates: RankVariates | None = None
         if demands.variates:
-            self.variates = RankVariates(
-                self.model,
-                comm,
-                at_gradients=demands.gradients,
-                is_plain_sgd=is_plain_sgd,
-            )
+            at_gradients = demands.gradients
+            self.variates = RankVariates(self.model, comm, at_gradients=at_gradients)
         self.needs_root = "root" in demands.needs
         self.by_entries = options.gram == "full" or demands.variates
-        self.by_entries = self.by_entries or "entries" in demands.needs
-        self.reads_anchor = not hasattr(algorithm, "aggregator")
+        self.by_entries |= not demands.needs.isdisjoint({"entries", "root"})
         if options.overlap and self.by_entries:
-            text = "False with control variates, aggregators that need entries, and"
-            text += ' gram="full"'
-            raise invalid("overlap", text, options.overlap)
+            raise overlap_error()
         self.state = self.initial_state()
         self.zero_weight = np.zeros(comm.ranks, dtype=np.int64)
-        agreed = algorithm, options.server_step, options.gram, options.overlap
-        chosen = (*agreed, options.compression, is_plain_sgd)
-        self.rendezvous = Rendezvous(
-            group, comm, _agreed_values(parameters, layout, chosen)
-        )
+        chosen = algorithm, options.server_step, options.gram, options.overlap
+        agreed = _agreed_values(parameters, layout, (*chosen, options.compression))
+        self.rendezvous = Rendezvous(group, comm, agreed)
         self._construct()
         self.trace = None
         if options.folder is not None and self.is_first:
-            self.trace = JobTrace(
-                Path(options.folder),
-                self.algorithm,
-                comm.ranks,
-                self.shards.total,
-                sends_gradients=self.variates is not None and not is_plain_sgd,
-            )
+            folder, d = Path(options.folder), self.shards.total
+            self.trace = JobTrace(folder, self.algorithm, comm.ranks, d)
 
     @property
     def is_first(self) -> bool:
@@ -170,9 +144,6 @@ class Job:
         """Set this rank's parameters to the averaged model inside the block.
 
         Every rank holds the whole average, so no other rank has to take part.
-
-        Raises:
-            InvalidInputError: the job has no average.
         """
         if not self.model.average:
             rule = 'one with an average, such as ServerStep(average="ema")'
@@ -204,15 +175,16 @@ class Job:
         return make(self.exchange.entries)
 
 
+def overlap_error() -> InvalidInputError:
+    """The error where an algorithm's round cannot wait for its sum."""
+    rule = "False with control variates, aggregators that need entries of displacements"
+    return invalid("overlap", rule + ', and gram="full"', True)
+
+
 def choose_method(
     aggregator: Choice, options: SyncOptions | None
 ) -> tuple[Algorithm[Any], SyncOptions]:
-    """The algorithm of a job, and its options with the method's server step.
-
-    Raises:
-        InvalidInputError: there is no such aggregator, the job cannot give what it
-            needs, or it has a server step and the options another.
-    """
+    """The algorithm of a job, and its options with the method's server step."""
     options = SyncOptions() if options is None else options
     if not isinstance(aggregator, Entry):
         aggregator = as_entry(as_algorithm(aggregator), "aggregator")
@@ -235,36 +207,29 @@ def choose_method(
 
 
 def _check_sharded(group: Any, held: Any, demands: Demands) -> None:
-    """Check what sharded parameters ask of a job.
-
-    Raises:
-        InvalidInputError: the group has other ranks of the same replica, or the job has
-            control variates or a root gradient.
-    """
+    """Check what sharded parameters ask of a job."""
     ranks = dist.get_process_group_ranks
     both = sorted(set(ranks(group)) & set(ranks(held)))
     if len(both) > 1:
         rule = "the ranks that hold the same shard in other replicas "
         rule += '(`mesh["replicate"].get_group()`)'
         raise invalid("process_group", rule, f"one with ranks {both} of one replica")
-    if demands.variates:
-        rule = "one without control variates, where parameters are sharded"
-        raise invalid("aggregator", rule, "one with them")
-    if "root" in demands.needs:
-        rule = "one that needs no root gradient, where parameters are sharded"
+    if demands.variates or "root" in demands.needs:
+        what = "control variates" if demands.variates else "a root gradient"
+        rule = f"one without {what}, where parameters are sharded"
         raise invalid("aggregator", rule, "one that needs it")
-
-
-def _describe(parameter: torch.Tensor) -> tuple[str, tuple[int, ...]]:
-    return str(parameter.dtype), tuple(parameter.shape)
 
 
 def _agreed_values(
     parameters: SharedParameters, layout: BucketLayout, chosen: Any
 ) -> tuple[AgreedValue, ...]:
     """What all ranks must have in common: the model, the aggregator, the options."""
-    shapes = [f"{k} {_describe(p)}" for k, p in parameters.trainable.items()]
-    forms = list(map(_describe, parameters.frozen))
+
+    def describe(parameter: torch.Tensor) -> tuple[str, tuple[int, ...]]:
+        return str(parameter.dtype), tuple(parameter.shape)
+
+    shapes = [f"{k} {describe(p)}" for k, p in parameters.trainable.items()]
+    forms = list(map(describe, parameters.frozen))
     d, signature = layout.parameters, digest(layout.signature, forms)
     return (
         AgreedValue("number of parameters", d, str(d)),

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from types import TracebackType
@@ -15,13 +15,9 @@ from torch.nn.parallel import DistributedDataParallel
 from hewfl.core.validation import invalid
 from hewfl.torch.collectives import join_words, plain_group
 from hewfl.torch.job import DEFAULT, Choice, Job, choose_method
-from hewfl.torch.optimizer_hooks import (
-    StepCounter,
-    check_sync_every,
-    is_plain_sgd,
-    list_optimizers,
-)
+from hewfl.torch.optimizer_hooks import StepCounter, check_sync_every, list_optimizers
 from hewfl.torch.parameters import SharedParameters
+from hewfl.torch.rank_variates import require_plain_sgd
 from hewfl.torch.shared_model import is_finite
 from hewfl.torch.state_dicts import job_state, load_job_state
 from hewfl.torch.sync import apply_pending, sync
@@ -56,11 +52,8 @@ class HewLocalSGD:
     one rank. All ranks of a replica make the same steps.
 
     Control variates correct the gradients that `optimizer.step()` uses: the first step
-    of all ranks is a rendezvous, and a rank may miss it only by leaving the block. With
-    plain SGD the control variates follow from displacements and need one learning rate
-    for all groups. With another optimiser, or momentum, they are means of the
-    gradients, which every rank sends besides. Closures, sparse and scaled gradients are
-    refused.
+    of all ranks is a rendezvous, and a rank may miss it only by leaving the block. They
+    need plain SGD with one learning rate; closures and sparse gradients are refused.
 
     A rank whose model is not finite gets weight zero and is named in the report. It
     continues from the common model, and its optimiser's state is cleared. Buffers that
@@ -103,14 +96,12 @@ class HewLocalSGD:
         """
         every = check_sync_every(sync_every)
         algorithm, options = choose_method(aggregator, options)
-        group = plain_group(process_group)
         self._model, self._optimizers = model, list_optimizers(optimizer)
         parameters = SharedParameters(model.named_parameters())
         parameters.check_optimizers(self._optimizers)
-        is_plain = not algorithm.demands.variates or all(
-            map(is_plain_sgd, self._optimizers)
-        )
-        self._job = Job(parameters, group, algorithm, options, is_plain_sgd=is_plain)
+        if algorithm.demands.variates:
+            require_plain_sgd(self._optimizers)
+        self._job = Job(parameters, plain_group(process_group), algorithm, options)
         if self._job.shards.count > 1 and isinstance(every, timedelta):
             rule = "a number of steps, where parameters are sharded"
             raise invalid("sync_every", rule, sync_every)
@@ -137,8 +128,6 @@ class HewLocalSGD:
         Raises:
             InvalidInputError: `tokens` is negative.
         """
-        if tokens < 0:
-            raise invalid("tokens", "at least 0", tokens)
         self._steps.add_tokens(tokens)
 
     def sync(self) -> SyncReport | None:
@@ -160,7 +149,7 @@ class HewLocalSGD:
             if self._job.comm.rank in report.excluded:
                 for optimizer in self._optimizers:
                     optimizer.state.clear()
-                warn_of_buffers(self._model)
+                _warn_of_buffers(self._model)
             if self._job.options.on_round is not None:
                 self._job.options.on_round(report)
         return report
@@ -203,7 +192,8 @@ class HewLocalSGD:
         if self._job.trace is not None:
             self._job.trace.log_metrics(metrics)
 
-    def averaged_model(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def averaged_model(self) -> Iterator[None]:
         """Set the parameters to the averaged model inside the block.
 
             with local.averaged_model():
@@ -214,16 +204,9 @@ class HewLocalSGD:
         parameters are restored, steps since the last round included; do not train
         inside.
 
-        Returns:
-            A context manager.
-
         Raises:
             InvalidInputError: the job has no average.
         """
-        return self._averaged_model()
-
-    @contextmanager
-    def _averaged_model(self) -> Iterator[None]:
         self._reshard()
         with self._job.averaged_model():
             try:
@@ -281,18 +264,14 @@ class HewLocalSGD:
             self._hooks = None
 
     def __enter__(self) -> "HewLocalSGD":
-        """Register hooks on the optimiser.
-
-        Raises:
-            InvalidInputError: they are registered: steps would count twice.
-        """
+        """Register hooks on the optimiser; twice would count steps twice."""
         if self._hooks is not None:
             raise invalid("with", "entered once at a time", "a second time")
         self._hooks = self._steps.register_hooks(
             self._job, self._check_parameters, self.sync
         )
-        for module in ddp_modules(self._model, self._job.comm.group):
-            self._hooks.enter_context(without_ddp_sync(module))
+        for module in _ddp_modules(self._model, self._job.comm.group):
+            self._hooks.enter_context(_without_ddp_sync(module))
         return self
 
     def __exit__(
@@ -322,19 +301,16 @@ class HewLocalSGD:
         self._job.parameters.check(self._model.named_parameters())
 
 
-def warn_of_buffers(model: torch.nn.Module) -> None:
+def _warn_of_buffers(model: torch.nn.Module) -> None:
     """Log the buffers that are not finite: nothing replaces them."""
-    lost = [
-        name
-        for name, buffer in model.named_buffers()
-        if buffer.is_floating_point() and not is_finite(buffer)
-    ]
+    floating = [pair for pair in model.named_buffers() if pair[1].is_floating_point()]
+    lost = [name for name, buffer in floating if not is_finite(buffer)]
     if lost:
         text = "buffers that are not finite stay so until they are reset: %s"
         _log.warning(text, join_words(lost))
 
 
-def ddp_modules(model: torch.nn.Module, group: Any) -> list[Any]:
+def _ddp_modules(model: torch.nn.Module, group: Any) -> list[Any]:
     """DDP modules anywhere in the model that average over just the ranks of a group."""
     ranks = dist.get_process_group_ranks
     return [
@@ -346,7 +322,7 @@ def ddp_modules(model: torch.nn.Module, group: Any) -> list[Any]:
 
 
 @contextmanager
-def without_ddp_sync(module: Any) -> Iterator[None]:
+def _without_ddp_sync(module: Any) -> Iterator[None]:
     """No collective in forward and backward.
 
     `no_sync` leaves one broadcast of buffers to the first forward, which would wait for

@@ -43,11 +43,7 @@ class SharedParameters:
         self._forms = [form_of(p) for p in self._tensors]
 
     def check(self, named: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Require that the same parameters require gradients, in the same form.
-
-        Raises:
-            InvalidInputError: they do not; the message names the first.
-        """
+        """Require the parameters of construction, in the same form."""
         named = list(named)
         tensors = [p for _, p in named if p.requires_grad]
         are_same = len(tensors) == len(self._tensors) and all(
@@ -58,20 +54,18 @@ class SharedParameters:
         now = {name: p for name, p in named if p.requires_grad}
         rule = "those that required gradients at construction (else make a new one)"
         for name in [*self.trainable, *now]:
-            if now.get(name) is not self.trainable.get(name):
-                change = self._describe_change(name, now)
-                raise invalid("parameters", rule, f"{name}, {change}")
+            was, present = self.trainable.get(name), now.get(name)
+            if was is not present:
+                change = "did not" if was is None else "is another tensor now"
+                change = "no longer requires gradients" if present is None else change
+                raise invalid("parameters", rule, f"{name}, which {change}")
         for (name, p), form in zip(self.trainable.items(), self._forms, strict=True):
             if form_of(p) != form:
                 got = f"{form_of(p)} for {name}, not {form}"
                 raise invalid("parameters", "of the form they had at construction", got)
 
     def check_optimizers(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-        """Require that the optimisers update all trainable parameters and no others.
-
-        Raises:
-            InvalidInputError: they do not; the message names the first difference.
-        """
+        """Require that the optimisers update all trainable parameters and no others."""
         updated = {
             id(p): f"parameter {k} of its group {g}"
             for optimizer in optimizers
@@ -86,13 +80,6 @@ class SharedParameters:
                 raise invalid("optimizer", rule, f"one without {name}")
         for place in updated.values():
             raise invalid("optimizer", "one of the model's parameters", place)
-
-    def _describe_change(self, name: str, now: dict[str, torch.Tensor]) -> str:
-        if name not in now:
-            return "which no longer requires gradients"
-        if name not in self.trainable:
-            return "which did not"
-        return "which is another tensor now"
 
 
 def form_of(tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -118,12 +105,7 @@ def local_part(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def shard_group(named: Mapping[str, torch.Tensor]) -> Any:
-    """The ranks over which parameters are sharded, None where they are whole.
-
-    Raises:
-        InvalidInputError: some are whole and some sharded, or they are not sharded
-            along one and the same dimension of a mesh.
-    """
+    """The ranks over which all parameters are sharded, None where all are whole."""
     meshes = {id(p.device_mesh): p.device_mesh for p in named.values() if is_dtensor(p)}
     if not meshes:
         return None
@@ -143,35 +125,22 @@ def shard_group(named: Mapping[str, torch.Tensor]) -> Any:
 @final
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Where a contiguous part of a parameter lies in a bucket.
+    """Where a contiguous part of a parameter lies in a bucket."""
 
-    Attributes:
-        parameter: index of the parameter.
-        start: its first entry, in the order of the parameter's memory.
-        at: its first entry in the bucket.
-        size: entries.
-    """
-
-    parameter: int
-    start: int
-    at: int
+    parameter: int  # its index
+    start: int  # its first entry, in the order of the parameter's memory
+    at: int  # its first entry in the bucket
     size: int
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """A part of the model that is exchanged at once.
+    """A part of the model that is exchanged at once."""
 
-    Attributes:
-        dtype: precision of its parameters, and of what is sent.
-        pieces: its contents, end to end.
-        begin: place of its first entry in the whole model.
-    """
-
-    dtype: torch.dtype
-    pieces: tuple[Piece, ...]
-    begin: int
+    dtype: torch.dtype  # of its parameters, and of what is sent
+    pieces: tuple[Piece, ...]  # end to end
+    begin: int  # place of its first entry in the whole model
 
     @property
     def size(self) -> int:
@@ -204,27 +173,18 @@ class Bucket:
 @final
 @dataclass(frozen=True, slots=True)
 class BucketLayout:
-    """The buckets of a model.
-
-    Attributes:
-        buckets: in order; the same on all ranks.
-        parameters: d.
-        form: a number that differs where models differ.
-        signature: a number that differs where layouts differ.
-    """
+    """The buckets of a model, the same on all ranks."""
 
     buckets: tuple[Bucket, ...]
-    parameters: int
-    form: int
-    signature: int
+    parameters: int  # d
+    form: int  # a number that differs where models differ
+    signature: int  # a number that differs where layouts differ
 
 
 def plan_layout(parameters: Sequence[torch.Tensor], bucket_bytes: int) -> BucketLayout:
     """Cut a model, or this rank's shard of it, into buckets of at most `bucket_bytes`.
 
-    Raises:
-        InvalidInputError: there is no parameter, there are several devices, a precision
-            is not floating, or a parameter has gaps or overlaps in memory.
+    Parameters must be dense, floating, and on one device.
     """
     described = [(str(p.dtype), tuple(p.shape), p.stride()) for p in parameters]
     parameters = [local_part(p) for p in parameters]

@@ -9,11 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from hewfl.core.native import PASSES, library
-from hewfl.server.server_step import (
-    ServerStep,
-    add_iterate,
-    average_weight,
-)
+from hewfl.server.server_step import ServerStep, add_iterate, average_weight
 from hewfl.torch.parameters import BucketLayout
 
 CHUNK = 2**15
@@ -69,8 +65,7 @@ class SharedModel:
         self.average = [torch.zeros_like(x) for x in self.anchor if server_step.average]
         self._captured: list[torch.Tensor] = []
         self.is_captured = False
-        self._views: dict[int, tuple[list[int], list[torch.Tensor]]] = {}
-        self._arrays: dict[int, list[NDArray[Any]]] = {}
+        self._views: dict[int, tuple[list[int], list[torch.Tensor], list[Any]]] = {}
         # Buffers are reused: to allocate them costs more than the arithmetic.
         self._sums: dict[int, torch.Tensor] = {}
         self._spare: dict[int, tuple[torch.Tensor | None, torch.Tensor | None]] = {}
@@ -78,8 +73,8 @@ class SharedModel:
 
     # ------------------------------------------------------------------ displacements
 
-    def pieces(self, b: int) -> list[torch.Tensor]:
-        """A bucket of y, as views of the parameters.
+    def _piece_views(self, b: int) -> tuple[list[int], list[torch.Tensor], list[Any]]:
+        """Places of a bucket's parameters, their views, and these as arrays.
 
         Views are reused while parameters stay in place: a model has hundreds, and to
         make one takes as long as the arithmetic on a thousand numbers.
@@ -87,16 +82,19 @@ class SharedModel:
         bucket = self.layout.buckets[b]
         at = [self.parameters[piece.parameter].data_ptr() for piece in bucket.pieces]
         if b not in self._views or self._views[b][0] != at:
-            self._views[b] = at, bucket.views(self.parameters)
-            self._arrays.pop(b, None)
-        return self._views[b][1]
+            views = bucket.views(self.parameters)
+            is_array = self.device.type == "cpu" and bucket.dtype != torch.bfloat16
+            arrays = [view.numpy() for view in views] if is_array else []
+            self._views[b] = at, views, arrays
+        return self._views[b]
+
+    def pieces(self, b: int) -> list[torch.Tensor]:
+        """A bucket of y, as views of the parameters."""
+        return self._piece_views(b)[1]
 
     def arrays(self, b: int) -> list[NDArray[Any]]:
         """The same as arrays, for compiled kernels; on the host."""
-        pieces = self.pieces(b)
-        if b not in self._arrays:
-            self._arrays[b] = [piece.numpy() for piece in pieces]
-        return self._arrays[b]
+        return self._piece_views(b)[2]
 
     def origin(self, b: int) -> torch.Tensor:
         """The origin of Δ: x in the precision of the parameters."""
@@ -116,15 +114,13 @@ class SharedModel:
 
     def has_moved(self) -> bool:
         """Whether y differs from the model that it was set to last."""
-        buckets = range(len(self.layout.buckets))
-        starts = self._captured
-        if not self.is_captured:
-            starts = [self.origin(b) for b in buckets]
         return any(
             not torch.equal(piece, start)
             for b, bucket in enumerate(self.layout.buckets)
             for piece, start in zip(
-                self.pieces(b), bucket.split(starts[b]), strict=True
+                self.pieces(b),
+                bucket.split(self._captured[b] if self.is_captured else self.origin(b)),
+                strict=True,
             )
         )
 
@@ -163,15 +159,10 @@ class SharedModel:
 
         s is consumed: in a `sum_buffer` of the same precision it becomes the next x.
 
-        Args:
-            b: the bucket.
-            step: s there.
-            multiplies: whether to compute ⟨s, Δ⟩.
-
         Returns:
-            This bucket's part of ⟨s, Δ⟩, zero where it is not computed, and the largest
-            magnitudes of the new values, for `is_representable`. On a GPU they are
-            tensors, and the host does not wait for them here.
+            This bucket's part of ⟨s, Δ⟩ if `multiplies`, and the largest magnitudes of
+            the new values, for `is_representable`. On a GPU they are tensors, and the
+            host does not wait for them here.
         """
         x, product, magnitudes = self._on_device(self.anchor[b]), 0.0, []
         is_buffer = b in self._sums and step is self._sums[b]
@@ -206,9 +197,11 @@ class SharedModel:
         memory = self._on_device(self.memory[b]) if self.memory else None
         next_x, next_memory = self._spare.pop(b, (None, None))
         anchor = self.anchor[b]  # on the host too
-        is_buffer = step is self._sums.get(b)
-        if is_buffer and step.dtype == anchor.dtype:
-            next_x = step if step.device == anchor.device else next_x
+        if step is self._sums.get(b) and (step.dtype, step.device) == (
+            anchor.dtype,
+            anchor.device,
+        ):
+            next_x = step
         next_x = torch.empty_like(anchor) if next_x is None else next_x
         if next_memory is None and self.memory:
             next_memory = torch.empty_like(self.memory[b])
@@ -217,9 +210,8 @@ class SharedModel:
             here = slice(at, at + len(part))
             at, s = here.stop, step[here].to(x.dtype)
             if not self.server_step.is_plain:
-                s, new = self.server_step.apply(
-                    s, None if memory is None else memory[..., here]
-                )
+                old = None if memory is None else memory[..., here]
+                s, new = self.server_step.apply(s, old)
                 if next_memory is not None:
                     next_memory[..., here] = new
                     magnitudes.append(0 * largest(new))  # NaN unless all is finite
@@ -233,10 +225,8 @@ class SharedModel:
         """Replace x by what `advance` has made, and set y = x.
 
         After `capture` y becomes x + (y − what was captured): steps made since then
-        stay, on top of the new x. Without such steps it is x to the bit.
-
-        Args:
-            rounds: done before this one; the average depends on it.
+        stay, on top of the new x. Without such steps it is x to the bit. The average
+        depends on the rounds done before.
         """
         p = average_weight(self.server_step, rounds) if self.average else 0.0
         is_ahead = self.is_captured and self.has_moved()
@@ -322,10 +312,9 @@ def _initial_memory(server_step: ServerStep, x: torch.Tensor) -> torch.Tensor:
 def add_anchor(
     step: torch.Tensor, x: torch.Tensor, y: torch.Tensor | None
 ) -> tuple[Any, Any]:
-    """Replace s by x + s, in one pass of the compiled kernel where possible.
+    """⟨s, y − x⟩, zero without y, and the largest |x + s|, which takes the place of s.
 
-    Returns:
-        ⟨s, y − x⟩, zero without y, and the largest |x + s|.
+    In one pass of the compiled kernel where possible.
     """
     kernel = getattr(library(PASSES), "moved", None)
     on_host = step.device.type == "cpu"
