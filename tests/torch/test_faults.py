@@ -166,7 +166,7 @@ def two_instances(rank: int, _: int) -> Any:
 def test_instances_in_another_order_are_an_error_and_no_abort(pool: Pool) -> None:
     """Steady weights let a sum start early; its size is that of one instance."""
     for text in texts_of(pool.outcomes(two_instances, 2)):
-        rule = "all ranks must use the same HewLocalSGD or HewAverager; got "
+        rule = "all ranks must use the same HewLocalSGD; got "
         assert text == rule + "rank 0: number 1; rank 1: number 2"
 
 

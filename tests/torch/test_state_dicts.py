@@ -14,11 +14,11 @@ import torch
 import torch.distributed.checkpoint as dcp
 from numpy.typing import NDArray
 from tests.torch.pool import Pool
-from tests.torch.scenarios import Quadratic, descend, flat, make_aggregator, post_local
+from tests.torch.scenarios import Quadratic, descend, flat, make_aggregator
 from torch.distributed.checkpoint import DefaultLoadPlanner
 
-from hewfl import DataError, HewHom, ServerStep
-from hewfl.torch import HewAverager, HewLocalSGD, SyncOptions
+from hewfl import DataError, ServerStep
+from hewfl.torch import HewLocalSGD, SyncOptions
 
 Array = NDArray[np.float64]
 pytestmark = pytest.mark.torch
@@ -162,89 +162,6 @@ def test_a_state_may_be_loaded_twice(pool: Pool, rule: str) -> None:
     """Training goes on in memory of its own, the server momentum's included."""
     for first, *others in pool.run(twice, 2, rule):
         assert others == [first, first]
-
-
-def averaged(rank: int, _: int, stop: int | None) -> Array:
-    """Model and optimiser are loaded before the averager is made."""
-
-    def fresh(held: Sequence[dict[str, Any]] = ()) -> tuple[Any, Any]:
-        module = Quadratic(rank, (torch.float32,))
-        local = torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.5)
-        for part, state in zip((module, local), held, strict=False):
-            part.load_state_dict(state)
-        averager = HewAverager(module.parameters(), 3, options=OPTIONS)
-        return module, post_local(local, averager)
-
-    module, optimizer = fresh()
-    if stop is not None:
-        descend(module, optimizer, stop)
-        parts = (module, optimizer.optim, optimizer.averager)
-        held = [part.state_dict() for part in parts]
-        module, optimizer = fresh(held)
-        optimizer.averager.load_state_dict(held[2])
-    descend(module, optimizer, 7 - (stop or 0))
-    return flat(module)
-
-
-def test_averagers_resume_too(pool: Pool) -> None:
-    whole, cut = pool.run(averaged, 2, None), pool.run(averaged, 2, 5)
-    for a, b in zip(whole, cut, strict=True):
-        assert a.tobytes() == b.tobytes()
-
-
-def rates(rank: int, _: int, order: str) -> Array:
-    """Learning rates fall by a schedule of each rank's own; cut after five steps."""
-    made = wrapped(rank)
-    if order == "whole":
-        scheduled(rank, made, range(12))
-        return flat(made[0])
-    scheduled(rank, made, range(5))
-    module, _, averager, optimizer = made
-    parts = (module, optimizer, averager)
-    held = [copy.deepcopy(part.state_dict()) for part in parts]
-    made = wrapped(rank, held[:2] if order == "before" else [])
-    module, _, averager, optimizer = made
-    if order == "after":
-        module.load_state_dict(held[0])
-        optimizer.load_state_dict(held[1])
-        optimizer.param_groups = optimizer.optim.param_groups
-    averager.load_state_dict(held[2])
-    scheduled(rank, made, range(5, 12))
-    return flat(module)
-
-
-def wrapped(rank: int, held: Sequence[dict[str, Any]] = ()) -> tuple[Any, ...]:
-    module = Quadratic(rank, (torch.float32,))
-    local = torch.optim.SGD(module.parameters(), lr=0.1)
-    for part, state in zip((module, local), held, strict=False):
-        part.load_state_dict(state)
-    by_rates = HewHom(1.0, 1.0)  # its weights depend on learning rates
-    averager = HewAverager(
-        module.parameters(),
-        3,
-        aggregator=by_rates,
-        options=SyncOptions(bucket_bytes=64),
-    )
-    return module, local, averager, post_local(local, averager)
-
-
-def scheduled(rank: int, made: tuple[Any, ...], steps: range) -> None:
-    module, local, _, optimizer = made
-    for t in steps:
-        if t == 3:
-            for group in local.param_groups:
-                group["lr"] /= 2 + 3 * rank
-        descend(module, optimizer, 1)
-
-
-@pytest.mark.parametrize("order", ["before", "after"])
-def test_learning_rates_reach_averagers_in_torchs_wrapper(
-    pool: Pool, order: str
-) -> None:
-    """Whichever of the two documented ways they are loaded."""
-    whole, cut = pool.run(rates, 2, "whole"), pool.run(rates, 2, order)
-    for a, b in zip(whole, cut, strict=True):
-        assert a.tobytes() == b.tobytes()
 
 
 def leaves_a_state(rank: int, _: int, rule: str, folder: str) -> Array:

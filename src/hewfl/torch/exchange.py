@@ -5,10 +5,9 @@
     3. one plain all-reduce of w_iΔ_i.
 
 The pass of the sketch also writes w_iΔ_i with the weight of the round before, which is
-often that of this one; else there is a second pass.
-
-The sum of an all-reduce has the same bits on all ranks. Each rank applies only its own
-weight, so that machines whose solutions differ in a last bit agree on the model.
+often that of this one; else there is a second pass. The sum has the same bits on all
+ranks. Each applies only its own weight, so that machines whose solutions differ in a
+last bit agree on the model.
 
 An aggregator that needs entries gets them shard by shard: shard j of every displacement
 goes to rank j (all-to-all), which forms its part of the products and of the step, and
@@ -19,7 +18,7 @@ model, and more arithmetic; no rank ever holds all displacements.
 import math
 from collections.abc import Iterator, Sequence
 from functools import reduce
-from typing import Any, Literal, final
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -31,7 +30,6 @@ from hewfl.displacements.count_sketch import CountSketch
 from hewfl.displacements.dense import as_dense
 from hewfl.displacements.sharded import ShardedDisplacements, VectorShard
 from hewfl.torch.collectives import Communicator, Shards
-from hewfl.torch.parameters import Bucket
 from hewfl.torch.rendezvous import SKETCH_BYTES
 from hewfl.torch.shared_model import SharedModel, largest
 
@@ -54,26 +52,19 @@ def split_unmoved(
 class Exchange:
     """The displacements of all ranks, as much of them as the aggregator needs.
 
-    Attributes:
-        compressed: sums in bfloat16, None without compression.
-        entries: of a vector that belong to this rank, padding included.
+    `entries` of a vector belong to this rank, padding included. With `is_half` sums are
+    sent in bfloat16: each rank rounds w_iΔ_i, and the all-reduce what it adds.
     """
 
     def __init__(
-        self,
-        model: SharedModel,
-        comm: Communicator,
-        compression: Literal["bfloat16"] | None,
-        shards: Shards,
+        self, model: SharedModel, comm: Communicator, shards: Shards, *, is_half: bool
     ) -> None:
-        self._shards = shards
+        self._shards, self._is_half = shards, is_half
         self._model, self._comm, self._buckets = model, comm, model.layout.buckets
-        self.compressed = Bfloat16Sum(self._buckets, comm) if compression else None
         self._pending: list[tuple[torch.Tensor, Any]] = []
         self._weight, self._is_steady, self._is_written = 1 / comm.ranks, True, False
         self._shard_buffers: list[torch.Tensor] = []
-        dtypes = [bucket.dtype for bucket in self._buckets]
-        self._dtype = reduce(torch.promote_types, dtypes)
+        self._dtype = reduce(torch.promote_types, [b.dtype for b in self._buckets])
         size = -(-model.layout.parameters // comm.ranks)
         is_short = size < MIN_ALIGNED
         self.entries = size if is_short else -(-size // ALIGNMENT) * ALIGNMENT
@@ -128,21 +119,22 @@ class Exchange:
                 part.zero_()
             elif not is_written:
                 self._model.displacement(b, part, weight)
-            if self.compressed is None:
-                self._pending.append((part, self._comm.start_sum(part)))
-            else:
-                self.compressed.start(b, part)
+            if self._is_half:
+                part = part.bfloat16()
+            self._pending.append((part, self._comm.start_sum(part)))
 
     def receive_sum(self) -> Iterator[torch.Tensor]:
         """The sum, bucket by bucket as it arrives; iterate to the end."""
-        if self.compressed is not None:
-            yield from self.compressed.receive()
         while self._pending:
             part, handle = self._pending.pop(0)
             self._comm.wait([handle])
             yield part
 
     # -------------------------------------------------------------------- all entries
+
+    def sum(self, values: Float64[Array, " k"]) -> Float64[Array, " k"]:
+        """Numbers summed over the ranks of all replicas."""
+        return self._shards.sum(self._comm.sum(values))
 
     def exchange_shards(
         self, active: Int64[Ints, " s"], total_steps: Float64[Array, " n"]
@@ -167,7 +159,7 @@ class Exchange:
         handle = self._comm.start_all_to_all(sent, rows)
         reach, flags = float(largest(sent)), np.zeros((2, n))
         flags[:, self._comm.rank] = not math.isfinite(reach), reach > 0
-        is_lost, has_moved = self._sum(flags.reshape(-1)).reshape(2, n) > 0
+        is_lost, has_moved = self.sum(flags.reshape(-1)).reshape(2, n) > 0
         self._comm.wait([handle])
         participants, unmoved = split_unmoved(active[~is_lost[active]], has_moved)
         if len(participants) == 0:
@@ -176,7 +168,7 @@ class Exchange:
         is_all = len(participants) == n
         data = as_dense("displacements", rows if is_all else rows[participants])
         d = self._model.layout.parameters
-        return participants, unmoved, ShardedDisplacements(data, self._sum, d, origin)
+        return participants, unmoved, ShardedDisplacements(data, self.sum, d, origin)
 
     def shard_root(self, gradient: Sequence[torch.Tensor] | None) -> VectorShard:
         """Rank 0's gradient, None on other ranks, on this rank's entries."""
@@ -189,10 +181,6 @@ class Exchange:
             self._comm.broadcast(whole)
             wholes.append(whole)
         return self.own_part(wholes)
-
-    def _sum(self, values: Float64[Array, " k"]) -> Float64[Array, " k"]:
-        """Numbers summed over the ranks of all replicas."""
-        return self._shards.sum(self._comm.sum(values))
 
     def own_part(self, wholes: Sequence[torch.Tensor]) -> VectorShard:
         """This rank's entries of a vector that all ranks hold bucket by bucket."""
@@ -213,43 +201,3 @@ class Exchange:
         self._comm.wait(self._comm.start_all_gather(part, whole))
         slices = [whole[bucket.begin :][: bucket.size] for bucket in self._buckets]
         return [s.to(b.dtype) for s, b in zip(slices, self._buckets, strict=True)]
-
-
-@final
-class Bfloat16Sum:
-    """A sum in bfloat16, bucket by bucket, with error feedback.
-
-    What a rank rounds off so far, `residuals`, is added to what it sends next. The
-    rounding inside the all-reduce is not fed back.
-    """
-
-    def __init__(self, buckets: Sequence[Bucket], comm: Communicator) -> None:
-        self._comm = comm
-        self.residuals = [
-            torch.zeros(bucket.size, dtype=bucket.wide, device=comm.device)
-            for bucket in buckets
-        ]
-        self._sums = [torch.empty_like(r, dtype=torch.bfloat16) for r in self.residuals]
-        self._next_residuals: dict[int, torch.Tensor] = {}
-        self._handles: list[Any] = []
-
-    def start(self, b: int, part: torch.Tensor) -> None:
-        """Send this rank's part of the sum on a bucket.
-
-        The memory of the part then holds what is rounded off, until `commit`.
-        """
-        part.add_(self.residuals[b])
-        self._sums[b].copy_(part)
-        self._next_residuals[b] = part.sub_(self._sums[b])
-        self._handles.append(self._comm.start_sum(self._sums[b]))
-
-    def receive(self) -> list[torch.Tensor]:
-        """The sum of all buckets, once it has arrived."""
-        handles, self._handles = self._handles, []
-        self._comm.wait(handles)
-        return self._sums
-
-    def commit(self) -> None:
-        """Keep the new residuals, once the sum is accepted."""
-        for b, residual in self._next_residuals.items():
-            self.residuals[b].copy_(residual)

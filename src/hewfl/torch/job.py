@@ -99,7 +99,8 @@ class Job:
             options.server_step,
             on_host=options.anchor_on_host,
         )
-        self.exchange = Exchange(self.model, comm, options.compression, self.shards)
+        is_half = options.compression is not None
+        self.exchange = Exchange(self.model, comm, self.shards, is_half=is_half)
         self.variates: RankVariates | None = None
         if demands.variates:
             at_gradients = demands.gradients
@@ -148,8 +149,7 @@ class Job:
         if not self.model.average:
             rule = 'one with an average, such as ServerStep(average="ema")'
             raise invalid("options.server_step", rule, repr(self.options.server_step))
-        with self.model.restore_parameters():
-            self.model.set_parameters(self.model.average)
+        with self.model.borrow_parameters(self.model.average):
             yield
 
     def initial_state(self) -> Any:

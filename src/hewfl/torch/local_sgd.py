@@ -40,16 +40,14 @@ class HewLocalSGD:
     `sync_every`: they exchange their step counts. A rank whose loop ends before the
     others' adds its steps to their next round, and takes part in later rounds with
     weight zero until all have left the block. Buffers, such as running means, stay
-    local. DistributedDataParallel modules over the same ranks, the model or parts of
-    it, neither average gradients nor copy buffers inside the block.
+    local. DistributedDataParallel modules over the same ranks neither average gradients
+    nor copy buffers inside the block.
 
     Which parameters require gradients is fixed at construction; the optimiser must
     update all of them and nothing else. Each of several optimisers updates a part, and
-    a step is complete when each has made one.
-
-    Parameters may be sharded, by `fully_shard` over one dimension of a mesh: the ranks
-    of `process_group` are then those with the same shard, and each replica counts as
-    one rank. All ranks of a replica make the same steps.
+    a step is complete when each has made one. Parameters may be sharded, by
+    `fully_shard` over one dimension of a mesh: each replica counts as one rank, and all
+    its ranks make the same steps.
 
     Control variates correct the gradients that `optimizer.step()` uses: the first step
     of all ranks is a rendezvous, and a rank may miss it only by leaving the block. They
@@ -81,11 +79,10 @@ class HewLocalSGD:
                 differ, and one where an optimiser has none.
             sync_every: this rank's steps between rounds, or the time after which the
                 present step is its last.
-            aggregator: a name of `hewfl.aggregators.NAMES`, such as "agreement", an
-                aggregator, such as `Trust()`, or a method: `HewHet(L, 1.0)`,
-                `FedAvgM(…)`. Local steps and learning rates are those of the optimiser.
-                By default `Sieve(tolerance=0.2, by="equal", per_step=True)`: equal
-                weights among ranks that agree with the others.
+            aggregator: a name of `hewfl.aggregators.NAMES`, an aggregator, or a method;
+                local steps are those of the optimiser. The default,
+                `Sieve(tolerance=0.2, by="equal", per_step=True)`, gives equal weights
+                to ranks that agree with the others.
             process_group: the ranks; all by default. Where parameters are sharded, the
                 ranks with the same shard: `mesh["replicate"].get_group()`.
             options: all other options.
@@ -161,11 +158,10 @@ class HewLocalSGD:
                 local.set_root(lambda: loss_of(model, trusted_batch))
 
         For aggregators that need one, such as `ExactWeights("root")`. In each round
-        rank 0 computes the gradient of this loss at the common model, and sends it, or
-        its sketch, to all. The gradient comes from one place because the others' data
-        are what it judges: a sum over ranks would contain a term of each bad rank. The
-        function must be set on rank 0, and is not called on others. Switch dropout and
-        batch normalisation to evaluation mode inside.
+        rank 0 sends the gradient of this loss at the common model to all. It comes from
+        one place because the others' data are what it judges. The function is not
+        called on other ranks. Switch dropout and batch normalisation to evaluation mode
+        inside.
 
         Args:
             loss: computes the loss at the present parameters, with gradients.
@@ -180,14 +176,12 @@ class HewLocalSGD:
     def log_metrics(self, **metrics: SupportsFloat) -> None:
         """Add numbers to the trace of the last round; see `SyncOptions.folder`.
 
-        Those of the first rank count. `objective` and `pooled` have these meanings in
-        reports; all others are metrics.
+        Those of the first rank count. `local.log_metrics(objective=0.31, accuracy=0.9)`
+        logs an objective and a metric: `objective` and `pooled` have these meanings in
+        reports, all others are metrics.
 
         Args:
             **metrics: numbers by name.
-
-        Examples:
-            >>> local.log_metrics(objective=0.31, test_accuracy=0.9)  # doctest: +SKIP
         """
         if self._job.trace is not None:
             self._job.trace.log_metrics(metrics)
@@ -236,10 +230,9 @@ class HewLocalSGD:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state_dict` was called; load model and optimiser as well.
 
-        The order does not matter: both may be loaded before or after construction. A
-        state of another rank, of a job with more or fewer ranks, or with another
-        aggregator gives what all ranks share: the common model, the server step's
-        memory, the server's control variate.
+        Both may be loaded before or after construction. A state of another rank, of a
+        job with more or fewer ranks, or with another aggregator gives what all ranks
+        share: the common model, the server step's memory, the server's control variate.
 
         Args:
             state: of `state_dict`, of this rank or any other.

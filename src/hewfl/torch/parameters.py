@@ -20,18 +20,15 @@ from hewfl.core.validation import invalid
 BUCKET_SHARE, MIN_BUCKET_BYTES = 8, 2**22
 """A bucket is this part of the model (one eighth), but at least so many bytes: the next
 bucket is prepared while one is sent, and a small model is sent at once."""
-
-
 _PLAIN = (torch.nn.Parameter, torch.Tensor)
 
 
 @final
 class SharedParameters:
-    """The parameters of a model by name, as they were at construction.
+    """The parameters of a model, as they were at construction.
 
-    Attributes:
-        trainable: those that require gradients, in order.
-        frozen: the others, or this rank's shards of them.
+    `trainable` are those that require gradients, by name and in order; `frozen` the
+    others, or this rank's shards of them.
     """
 
     def __init__(self, named: Iterable[tuple[str, torch.Tensor]]) -> None:
@@ -197,8 +194,7 @@ def plan_layout(parameters: Sequence[torch.Tensor], bucket_bytes: int) -> Bucket
         _check(k, parameter)
     total = sum(p.nbytes for p in parameters)
     bucket_bytes = min(bucket_bytes, max(total // BUCKET_SHARE, MIN_BUCKET_BYTES))
-    buckets: list[Bucket] = []
-    begin = 0
+    buckets, begin = [], 0  # type: tuple[list[Bucket], int]
     for dtype in sorted({p.dtype for p in parameters}, key=str):
         indices = [k for k, p in enumerate(parameters) if p.dtype == dtype]
         sizes = [parameters[k].numel() for k in indices]
@@ -223,8 +219,7 @@ def _check(k: int, parameter: torch.Tensor) -> None:
     if not parameter.dtype.is_floating_point:
         raise invalid("parameters", "floating", f"{parameter.dtype} for number {k}")
     expected = 1
-    strides = sorted(zip(parameter.stride(), parameter.shape, strict=True))
-    for stride, size in strides:
+    for stride, size in sorted(zip(parameter.stride(), parameter.shape, strict=True)):
         if size > 1 and stride != expected:
             got = f"strides {parameter.stride()} for number {k}"
             raise invalid("parameters", "without gaps in memory", got)
@@ -233,15 +228,14 @@ def _check(k: int, parameter: torch.Tensor) -> None:
 
 def _cut(indices: list[int], sizes: list[int], length: int) -> list[list[Piece]]:
     """Pieces of all parameters, bucket by bucket."""
-    buckets: list[list[Piece]] = [[]]
-    free = length
+    buckets: dict[int, list[Piece]] = {}
+    begin = 0
     for k, size in zip(indices, sizes, strict=True):
         start = 0
         while start < size:
-            if free == 0:
-                buckets.append([])
-                free = length
-            taken = min(free, size - start)
-            buckets[-1].append(Piece(k, start, length - free, taken))
-            start, free = start + taken, free - taken
-    return [pieces for pieces in buckets if pieces]
+            b, at = divmod(begin + start, length)
+            taken = min(length - at, size - start)
+            buckets.setdefault(b, []).append(Piece(k, start, at, taken))
+            start += taken
+        begin += size
+    return list(buckets.values())

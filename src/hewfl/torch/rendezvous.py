@@ -96,7 +96,7 @@ class AgreedValue:
 
 @final
 class Rendezvous:
-    """All rendezvous of one `HewLocalSGD` or `HewAverager`.
+    """All rendezvous of one `HewLocalSGD`.
 
     Messages have one size, whatever they are for and whoever sends them: gloo ends the
     process where sizes differ, and ranks that come to different rendezvous must instead
@@ -186,7 +186,7 @@ class Rendezvous:
         ]
         _require_same("come to the same rendezvous", purposes.tolist(), places)
         for name, text, rule in (
-            ("instance", "number {}", "use the same HewLocalSGD or HewAverager"),
+            ("instance", "number {}", "use the same HewLocalSGD"),
             ("rounds", "in round {}", "be in the same round"),
         ):
             column = rows[name].tolist()

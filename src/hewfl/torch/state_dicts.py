@@ -142,11 +142,9 @@ def _common_parts(job: Job) -> Parts:
 
 def _rank_parts(job: Job) -> Parts:
     """Vectors that belong to this rank."""
-    compressed, variates, model = job.exchange.compressed, job.variates, job.model
-    buckets = range(len(model.layout.buckets))
+    variates, buckets = job.variates, range(len(job.model.layout.buckets))
     return _by_precision(
-        parameters=[part for b in buckets for part in model.pieces(b)],
-        residual=[] if compressed is None else compressed.residuals,
+        parameters=[part for b in buckets for part in job.model.pieces(b)],
         variate=[] if variates is None else variates.client,
     )
 

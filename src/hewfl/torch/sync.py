@@ -160,8 +160,7 @@ def _root_gradient(job: Job) -> list[torch.Tensor]:
         rule = "set on rank 0 (`HewLocalSGD.set_root`)"
         raise invalid("root", f"{rule} for {job.algorithm.name}", "none")
     model = job.model
-    with model.restore_parameters(), torch.enable_grad():
-        model.set_parameters()
+    with model.borrow_parameters(model.anchor), torch.enable_grad():
         loss = job.root()
         if not isinstance(loss, torch.Tensor) or not loss.requires_grad:
             raise invalid("root", "a loss with gradients", loss)
@@ -223,7 +222,7 @@ def _aggregate_sum(job: Job, records: RankRecords) -> RoundOutcome:
             unchecked = participants, decision.weights, model, rows
     multiplies = unchecked is not None
     job.product = _advance(job, exchange.receive_sum(), decision, multiplies=multiplies)
-    _commit(job, job.rounds)
+    job.model.commit(job.rounds)
     job.unchecked = unchecked
     return outcome
 
@@ -250,7 +249,7 @@ def _aggregate_entries(job: Job, records: RankRecords) -> RoundOutcome:
         if not all(map(is_finite, server)):
             raise _range_error(job, decision)
         variates.client, variates.server = client, server
-    _commit(job, job.rounds)
+    job.model.commit(job.rounds)
     return RoundOutcome(round_.cohort, decision, state, unmoved)
 
 
@@ -262,8 +261,7 @@ def _is_rejected(job: Job, decision: Decision) -> bool:
     """
     if not (decision.measured or decision.rejected):
         return False
-    votes = job.shards.sum(job.comm.sum(np.array([float(decision.rejected)])))
-    return bool(votes[0] > 0)
+    return bool(job.exchange.sum(np.array([float(decision.rejected)]))[0] > 0)
 
 
 def _reject(
@@ -333,13 +331,6 @@ def _advance(
     return float(totals[1])
 
 
-def _commit(job: Job, rounds: int) -> None:
-    """Replace the model by the next one, all of which is finite."""
-    if job.exchange.compressed is not None:
-        job.exchange.compressed.commit()
-    job.model.commit(rounds)
-
-
 def _range_error(job: Job, decision: Decision) -> RankError:
     """The error where the model would leave the range of its precision."""
     given = f"server step size {job.options.server_step.step:g}, weights"
@@ -358,7 +349,7 @@ def apply_pending(job: Job) -> None:
     (decision, rounds), job.pending = job.pending, None
     with job.rendezvous.watch(f"after round {rounds}"):
         _advance(job, job.exchange.receive_sum(), decision)
-    _commit(job, rounds)
+    job.model.commit(rounds)
 
 
 @final

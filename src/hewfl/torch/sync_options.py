@@ -78,8 +78,8 @@ class SyncOptions:
             control variates exchange them in either case.
         overlap: send a round's sum while local steps continue. It is applied at the
             next round, and the steps made since then stay.
-        compression: "bfloat16" sends sums of float32 models in half the bytes; what is
-            rounded off is added to the next sum. None sends sums as they are.
+        compression: "bfloat16" sends sums of float32 models in half the bytes, rounded
+            to 8 bits. None sends sums as they are.
         bucket_bytes: exchanged at once, at most.
         anchor_on_host: keep the common model, and the server step's memory, in main
             memory while parameters are on a GPU.
