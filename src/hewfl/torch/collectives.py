@@ -128,13 +128,9 @@ class Shards:
     """The ranks over which each replica of the model is sharded.
 
     Numbers of all shards together, such as products, are sums over these ranks: the
-    same on all of them, so that all shards of all replicas agree on a round.
-
-    Attributes:
-        count: of shards; one where every rank has the whole model.
-        index: of this rank's.
-        begin: entries in shards before it.
-        total: entries in all shards.
+    same on all of them, so that all shards of all replicas agree on a round. This
+    rank's shard is number `index` of `count`; `begin` entries lie in those before it,
+    `total` in all.
     """
 
     def __init__(

@@ -1,7 +1,5 @@
 """One rank's part of a job: common model, algorithm, and link to the other ranks."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, final
@@ -11,16 +9,12 @@ import torch
 import torch.distributed as dist
 
 from hewfl.aggregators import Aggregator, Sieve
-from hewfl.core.algorithm import Algorithm, Certified, Demands, RoundModel
+from hewfl.core.algorithm import Algorithm, Certified, Demands
 from hewfl.core.round import Decision
 from hewfl.core.validation import invalid
 from hewfl.displacements.control_variates import ControlVariates, map_records
 from hewfl.errors import InvalidInputError
-from hewfl.methods.registry import (
-    as_algorithm,
-    require_available,
-    require_client_training,
-)
+from hewfl.methods import registry
 from hewfl.server.checkpoint import flatten
 from hewfl.server.server_step import ServerStep
 from hewfl.server.state import Entry, as_entry
@@ -58,16 +52,13 @@ class Job:
     Attributes:
         comm, shards: collectives of the ranks, and within this rank's replica.
         model: x and y.
-        variates: control variates, None for algorithms without.
         by_entries: whether the algorithm sees entries of displacements, not sketches.
-        unchecked: ranks, weights, model and sketches of the last round, whose weights
-            are not yet checked on the data.
-        product: ⟨d, Δ⟩ of this rank in the last round, for that check.
+        unchecked, product: ranks, weights, model and sketches of the last round, and
+            this rank's ⟨d, Δ⟩ in it, to check its weights on the data.
         pending: decision and number of a round whose sum is on its way.
         zero_weight: counts of consecutive rounds with weight zero, by rank.
         state: of the algorithm; vectors in it are this rank's entries.
         trace: on the first rank of a job with one.
-        rounds: rounds done.
         is_over: whether the loops of all ranks have ended.
         root: on rank 0, the loss on samples that it trusts; None until it is set.
     """
@@ -86,7 +77,7 @@ class Job:
         self.parameters, self.options, self.algorithm = parameters, options, algorithm
         self.rounds, self.is_over, self.product = 0, False, 0.0
         self.root: RootLoss | None = None
-        self.unchecked: tuple[Any, Any, RoundModel, Any] | None = None
+        self.unchecked: tuple[Any, ...] | None = None
         self.pending: tuple[Decision, int] | None = None
         self.comm = comm = Communicator(group, device, options.limit)
         demands, held = algorithm.demands, shard_group(parameters.trainable)
@@ -119,7 +110,7 @@ class Job:
         self.trace = None
         if options.folder is not None and self.is_first:
             folder, d = Path(options.folder), self.shards.total
-            self.trace = JobTrace(folder, self.algorithm, comm.ranks, d)
+            self.trace = JobTrace(folder, algorithm, comm.ranks, d)
 
     @property
     def is_first(self) -> bool:
@@ -139,18 +130,6 @@ class Job:
                 self.comm.broadcast(whole.view(-1).view(torch.uint8))  # any precision
                 parameter.detach().copy_(whole)
         self.model.restart_from_anchor()
-
-    @contextmanager
-    def averaged_model(self) -> Iterator[None]:
-        """Set this rank's parameters to the averaged model inside the block.
-
-        Every rank holds the whole average, so no other rank has to take part.
-        """
-        if not self.model.average:
-            rule = 'one with an average, such as ServerStep(average="ema")'
-            raise invalid("options.server_step", rule, repr(self.options.server_step))
-        with self.model.borrow_parameters(self.model.average):
-            yield
 
     def initial_state(self) -> Any:
         """The algorithm's state before the first round.
@@ -187,10 +166,10 @@ def choose_method(
     """The algorithm of a job, and its options with the method's server step."""
     options = SyncOptions() if options is None else options
     if not isinstance(aggregator, Entry):
-        aggregator = as_entry(as_algorithm(aggregator), "aggregator")
+        aggregator = as_entry(registry.as_algorithm(aggregator), "aggregator")
     algorithm, server_step = aggregator.algorithm, aggregator.server_step
-    require_available(algorithm)
-    require_client_training(algorithm)
+    registry.require_available(algorithm)
+    registry.require_client_training(algorithm)
     if isinstance(algorithm, Certified):
         rule = "one that leaves local steps to the optimiser"
         raise invalid("aggregator", rule, algorithm.name)

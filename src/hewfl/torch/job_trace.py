@@ -17,12 +17,8 @@ from hewfl.torch.sync_options import SyncReport
 class JobTrace:
     """One record per round, in the form of every run of hewfl.
 
-    Args:
-        folder: of the trace. A job that loads its state continues the trace there; one
-            that does not replaces it.
-        algorithm: that decides.
-        ranks: n.
-        d: number of parameters.
+    A job that loads its state continues the trace in the folder; one that does not
+    replaces it.
     """
 
     def __init__(

@@ -49,13 +49,12 @@ class HewLocalSGD:
     `fully_shard` over one dimension of a mesh: each replica counts as one rank, and all
     its ranks make the same steps.
 
-    Control variates correct the gradients that `optimizer.step()` uses: the first step
-    of all ranks is a rendezvous, and a rank may miss it only by leaving the block. They
-    need plain SGD with one learning rate; closures and sparse gradients are refused.
+    Control variates correct the gradients that `optimizer.step()` uses, of plain SGD
+    with one learning rate: the first step of all ranks is a rendezvous, which a rank
+    may miss only by leaving the block.
 
-    A rank whose model is not finite gets weight zero and is named in the report. It
-    continues from the common model, and its optimiser's state is cleared. Buffers that
-    are not finite stay so; the rank's log names them.
+    A rank whose model is not finite gets weight zero, continues from the common model,
+    and its optimiser's state is cleared. Buffers that are not finite stay so.
 
     Attributes:
         last: report of the last round, None before the first.
@@ -201,8 +200,12 @@ class HewLocalSGD:
         Raises:
             InvalidInputError: the job has no average.
         """
+        model, server_step = self._job.model, self._job.options.server_step
+        if not model.average:  # every rank has the whole average
+            rule = 'one with an average, such as ServerStep(average="ema")'
+            raise invalid("options.server_step", rule, repr(server_step))
         self._reshard()
-        with self._job.averaged_model():
+        with model.borrow_parameters(model.average):
             try:
                 yield
             finally:

@@ -31,14 +31,6 @@ class StepCounter:
 
     Each of several optimisers updates a part of the model: a step is complete when each
     of them has made one.
-
-    Args:
-        optimizers: whose steps.
-        every: steps between rounds, or the time after which the present step is the
-            last.
-
-    Attributes:
-        work: done since the last round.
     """
 
     def __init__(
@@ -57,10 +49,7 @@ class StepCounter:
     ) -> ExitStack:
         """Register hooks on all optimisers; closing the stack removes them.
 
-        Args:
-            job: of this rank.
-            check: that the model still has the parameters of construction.
-            sync: does a round.
+        `check` requires the parameters of construction, `sync` does a round.
         """
 
         def correct(optimizer: Any, args: Any, kwargs: Any) -> None:

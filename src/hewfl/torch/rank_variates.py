@@ -27,17 +27,10 @@ Vector = list[torch.Tensor]
 
 @final
 class RankVariates:
-    """c_i and c, bucket by bucket.
+    """`client` is c_i and `server` is c, the same bits on all ranks.
 
-    Args:
-        model: whose gradients.
-        comm: collectives of the ranks.
-        at_gradients: whether c_i starts at the first gradient, and not at zero.
-
-    Attributes:
-        client: c_i.
-        server: c, the same bits on all ranks.
-        is_initialised: whether c_i and c have their first values, on all ranks.
+    With `at_gradients` c_i starts at the first gradient, and not at zero:
+    `is_initialised` says whether it has.
     """
 
     def __init__(

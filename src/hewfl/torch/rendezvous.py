@@ -140,13 +140,8 @@ class Rendezvous:
     ) -> Iterator[RankRecords]:
         """The records of all ranks; failures inside the block name the missing ranks.
 
-        Args:
-            purpose: of this rank.
-            work: that it has done.
-            rounds: done before.
-            product: ⟨d, Δ⟩ of the last step d and this rank's displacement in it.
-            sketch: of this rank's displacement, as bytes.
-            job: number of the job, at construction.
+        `product` is ⟨d, Δ⟩ of the last step d and this rank's displacement in it, `job`
+        the number of the job, at construction.
         """
         place = f"in round {rounds}" if purpose is Purpose.ROUND else purpose.place
         with self.watch(place):
@@ -195,9 +190,7 @@ class Rendezvous:
             if len(set(column)) > 1:  # the same on all ranks, so all send their text
                 text = self._agreed[k].text.encode()[:_TEXT_BYTES].ljust(_TEXT_BYTES)
                 sent = self._comm.gather(np.frombuffer(text, np.uint8).copy())
-                texts = [
-                    row.tobytes().decode(errors="replace").rstrip() for row in sent
-                ]
+                texts = [bytes(row).decode(errors="replace").rstrip() for row in sent]
                 _require_same(f"have the same {self._agreed[k].what}", texts, texts)
 
 

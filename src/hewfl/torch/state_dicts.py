@@ -33,6 +33,10 @@ def job_state(job: Job, work: RankWork) -> dict[str, Any]:
     The parameters y as well: construction overwrites them, so a model that was loaded
     before would be lost.
     """
+
+    def join(parts: Parts) -> dict[str, torch.Tensor]:
+        return {k: torch.cat(tensors, dim=-1) for k, tensors in parts.items()}
+
     apply_pending(job)
     algorithm = {k: torch.from_numpy(v.copy()) for k, v in flatten(job.state).items()}
     local = {"rounds": job.rounds, "algorithm": algorithm, "work": asdict(work)}
@@ -42,8 +46,8 @@ def job_state(job: Job, work: RankWork) -> dict[str, Any]:
         "aggregator": repr(job.algorithm),
         "rounds": job.rounds,
         "variates_initialised": job.variates is None or job.variates.is_initialised,
-        _common_key(job): _join(_common_parts(job)),
-        _rank_key(job): local | {"vectors": _join(_rank_parts(job))},
+        _common_key(job): join(_common_parts(job)),
+        _rank_key(job): local | {"vectors": join(_rank_parts(job))},
     }
 
 
@@ -159,11 +163,6 @@ def _by_precision(**lists: list[torch.Tensor]) -> Parts:
     return parts
 
 
-def _join(parts: Parts) -> dict[str, torch.Tensor]:
-    """Whole vectors, as copies."""
-    return {k: torch.cat(tensors, dim=-1) for k, tensors in parts.items()}
-
-
 def _rank_key(job: Job) -> str:
     return f"rank {job.comm.rank} of {job.comm.ranks}{job.shards.name}"
 
@@ -173,5 +172,5 @@ def _common_key(job: Job) -> str:
 
 
 def _identity(job: Job) -> dict[str, Any]:
-    server_step = repr(job.options.server_step)
-    return {"model": job.model.layout.form, "server_step": server_step}
+    form, server_step = job.model.layout.form, job.options.server_step
+    return {"model": form, "server_step": repr(server_step)}

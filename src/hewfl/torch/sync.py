@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hewfl.core.algorithm import Modelled, RoundModel
+from hewfl.core.algorithm import Modelled
 from hewfl.core.array_types import Float64, Int64
 from hewfl.core.displacements import LinearCombination
 from hewfl.core.round import Cohort, Decision, LocalPlan, Round
@@ -67,7 +67,9 @@ def sync(job: Job, work: RankWork) -> SyncReport | None:
             model would not be, or parameters moved though no step was counted; the
             model is then as it was.
     """
-    uncounted = work.steps == 0 and _has_moved(job)
+    # A lost rank restarts from the new model: its movement is no step.
+    is_lost = job.pending is not None and not job.model.is_captured
+    uncounted = work.steps == 0 and not is_lost and job.model.has_moved()
     counts = job.shards.sum(np.array([uncounted, work.tokens], dtype=np.float64))
     work = replace(work, uncounted=bool(counts[0]), tokens=int(counts[1]))
     apply_pending(job)
@@ -105,20 +107,8 @@ def sync(job: Job, work: RankWork) -> SyncReport | None:
     return report
 
 
-def _has_moved(job: Job) -> bool:
-    """Whether parameters moved since the last round, or since a pending sum started."""
-    if job.pending is not None and not job.model.is_captured:
-        return False  # a lost rank: it restarts from the new model
-    return job.model.has_moved()
-
-
 def start_variates(job: Job) -> None:
-    """Set c_i to the present gradients, c to their mean (erratum E-29).
-
-    Raises:
-        RankError: on every rank, if none has finite gradients or one has not come to
-            its first step.
-    """
+    """Set c_i to the present gradients, c to their mean (erratum E-29)."""
     assert job.variates is not None
     work = RankWork(finite=job.variates.take_gradients())
     with job.rendezvous.gather(Purpose.FIRST_STEP, work, job.rounds) as records:
@@ -214,16 +204,13 @@ def _aggregate_sum(job: Job, records: RankRecords) -> RoundOutcome:
             job.model.capture()
         job.pending = decision, job.rounds
         return outcome
-    unchecked: tuple[Any, Any, RoundModel, Any] | None = None
-    algorithm = job.algorithm
-    if decision.value is not None and isinstance(algorithm, Modelled):
-        model = algorithm.model(round_, job.state)
-        if model is not None and isinstance(model.reference, LinearCombination | None):
-            unchecked = participants, decision.weights, model, rows
-    multiplies = unchecked is not None
-    job.product = _advance(job, exchange.receive_sum(), decision, multiplies=multiplies)
+    model = None
+    if decision.value is not None and isinstance(job.algorithm, Modelled):
+        model = job.algorithm.model(round_, job.state)
+    checks = model is not None and isinstance(model.reference, LinearCombination | None)
+    job.product = _advance(job, exchange.receive_sum(), decision, multiplies=checks)
     job.model.commit(job.rounds)
-    job.unchecked = unchecked
+    job.unchecked = (participants, decision.weights, model, rows) if checks else None
     return outcome
 
 
@@ -314,11 +301,8 @@ def _advance(
 ) -> float:
     """Make the next model from the step, each bucket while others are on their way.
 
-    Returns:
-        ⟨s, Δ⟩ of this rank if `multiplies`.
-
-    Raises:
-        RankError: it would not be finite; nothing has changed.
+    Returns ⟨s, Δ⟩ of this rank if `multiplies`. Where the model would not be finite,
+    nothing has changed.
     """
     product, magnitudes = 0.0, []  # type: tuple[Any, list[list[Any]]]
     for b, step in enumerate(steps):

@@ -58,10 +58,8 @@ class QuorumLocalSGD:
     def round(self) -> Iterator[HewLocalSGD]:
         """Form a quorum, count the optimiser's steps inside the block, aggregate.
 
-        Where a rank is lost, the model is the one before the block.
-
         Yields:
-            The job of the quorum.
+            The job of the quorum. Where a rank is lost, the model is the one before.
         """
         self._manager.start_quorum()
         local = self._job_of_quorum()
