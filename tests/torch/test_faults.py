@@ -129,6 +129,28 @@ def test_movement_without_counted_steps_is_an_error(pool: Pool) -> None:
         assert text.startswith("parameters moved on ranks 0 and 1 without")
 
 
+def forgotten(rank: int, _: int) -> list[Any]:
+    """No `with` at all: the third step, at which a round is due, is an error."""
+    module = Quadratic(rank, (torch.float32,))
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    local = HewLocalSGD(module, optimizer, 3)
+    descend(module, optimizer, 2)
+    with pytest.raises(RankError) as caught:
+        descend(module, optimizer, 1)
+    local.detach()
+    descend(module, optimizer, 5)  # on purpose
+    with HewLocalSGD(module, optimizer, 3) as local:
+        descend(module, optimizer, 3)
+    descend(module, optimizer, 5)  # after the job
+    return [str(caught.value), local.rounds]
+
+
+def test_a_forgotten_with_is_an_error_where_a_round_is_due(pool: Pool) -> None:
+    for rank, (text, rounds) in enumerate(pool.run(forgotten, 2)):
+        assert text.startswith(f"rank {rank} made steps until a round was due")
+        assert rounds == 1
+
+
 def at_rest(rank: int, _: int, options: SyncOptions, rule: Any) -> Any:
     """No steps, and steps that a scaler skips, are no movement."""
     module = Quadratic(rank, (torch.float32,))
@@ -440,8 +462,8 @@ def test_bad_arguments_are_named(pool: Pool) -> None:
     results = pool.run(refused, 2)[0]
     every, budget, overlap, unknown, pulled, control, losses, truth, frozen = results
     assert overlap.startswith("`overlap` must be False")
-    assert every == "`sync_every` must be at least 1; got 0"
-    assert budget == "`sync_every` must be a positive time; got 0:00:00"
+    assert every == "`sync_every` must be positive; got 0"
+    assert budget == "`sync_every` must be positive; got 0:00:00"
     assert unknown.startswith("`aggregator` must be one of mean, ")
     assert "leaves local steps" in pulled
     assert "leaves local steps" in control

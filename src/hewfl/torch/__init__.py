@@ -22,9 +22,8 @@ except ImportError as error:
 import torch.distributed.nn as _early  # noqa: F401 - for the time of the import
 
 from hewfl.torch.collectives import RankError
-from hewfl.torch.local_sgd import HewLocalSGD
+from hewfl.torch.local_sgd import HewLocalSGD, QuorumLocalSGD
 from hewfl.torch.sync_options import SyncOptions, SyncReport
-from hewfl.torch.torchft_rounds import QuorumLocalSGD
 
 __all__ = [
     "HewLocalSGD",

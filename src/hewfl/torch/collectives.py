@@ -38,8 +38,7 @@ class Communicator:
 
     def __init__(self, group: Any, device: torch.device, timeout: timedelta) -> None:
         self._group = weakref.ref(group)
-        self.rank: int = group.rank()
-        self.ranks: int = group.size()
+        self.rank, self.ranks = int(group.rank()), int(group.size())
         self.bytes_sent, self.device = 0, device
         backend = group._get_backend(torch.device(device.type))
         self.timeout: timedelta = min(timeout, backend.options._timeout)
@@ -60,11 +59,9 @@ class Communicator:
 
     def wait(self, handles: list[Any]) -> None:
         """Wait for collectives: on the host with a limit, on a GPU in stream order."""
+        limit = (self.timeout,) if self.has_time_limits else ()
         for handle in handles:
-            if self.has_time_limits:
-                handle.wait(self.timeout)
-            else:
-                handle.wait()
+            handle.wait(*limit)
 
     def gather(self, row: NDArray[Any]) -> NDArray[Any]:
         """One row of numbers from each rank, in the order of ranks."""
@@ -73,15 +70,13 @@ class Communicator:
         self.bytes_sent += (self.ranks - 1) * sent.nbytes
         options = self._options(c10d.AllgatherOptions)
         self.wait([self.group.allgather([list(rows)], [sent], options)])
-        table: NDArray[Any] = rows.cpu().numpy()
-        return table
+        return np.asarray(rows.cpu())
 
     def sum(self, values: Float64[Array, " k"]) -> Float64[Array, " k"]:
         """Numbers summed over ranks in float64, the same bits on all of them."""
-        total = torch.from_numpy(values.copy()).to(self.device)
+        total: Any = torch.from_numpy(values.copy()).to(self.device)
         self.wait([self.start_sum(total)])
-        sums: Array = total.cpu().numpy()
-        return sums
+        return np.asarray(total.cpu())
 
     def start_sum(self, tensor: torch.Tensor) -> Any:
         """Start to replace a tensor by its sum over ranks; a handle to wait for."""
@@ -117,10 +112,9 @@ class Communicator:
         return handles
 
     def _options(self, kind: Any) -> Any:
-        if kind not in self._options_by_kind:
-            self._options_by_kind[kind] = kind()
-            self._options_by_kind[kind].timeout = self.timeout
-        return self._options_by_kind[kind]
+        options = self._options_by_kind.setdefault(kind, kind())
+        options.timeout = self.timeout
+        return options
 
 
 @final
@@ -159,8 +153,7 @@ class Shards:
         try:
             return self._comm.sum(values)
         except RuntimeError as error:
-            text = f"a rank of the same replica is missing: {error}"
-            raise RankError(text) from error
+            raise RankError(f"a rank of one replica is missing: {error}") from error
 
 
 def plain_group(group: Any) -> Any:

@@ -33,9 +33,8 @@ from hewfl.torch.collectives import Communicator, Shards
 from hewfl.torch.rendezvous import SKETCH_BYTES
 from hewfl.torch.shared_model import SharedModel, largest
 
-MIN_ALIGNED, ALIGNMENT = 4096, 16
-"""Shards from the first length on are padded to a multiple of the second, for kernels
-that load 16 numbers at once."""
+ALIGNMENT = 16
+"""Shards are padded to a multiple of it, for kernels that load so many numbers."""
 
 
 def split_unmoved(
@@ -65,11 +64,9 @@ class Exchange:
         self._weight, self._is_steady, self._is_written = 1 / comm.ranks, True, False
         self._shard_buffers: list[torch.Tensor] = []
         self._dtype = reduce(torch.promote_types, [b.dtype for b in self._buckets])
-        size = -(-model.layout.parameters // comm.ranks)
-        is_short = size < MIN_ALIGNED
-        self.entries = size if is_short else -(-size // ALIGNMENT) * ALIGNMENT
-
-    # ------------------------------------------------------------------------ sketches
+        self.entries = (
+            -(-model.layout.parameters // (comm.ranks * ALIGNMENT)) * ALIGNMENT
+        )
 
     @property
     def _sketch_dtype(self) -> np.dtype[Any]:
@@ -106,8 +103,6 @@ class Exchange:
         rows = np.ascontiguousarray(table).view(self._sketch_dtype)
         return rows.astype(np.float64)
 
-    # ---------------------------------------------------------------------- one sum
-
     def start_sum(self, weight: float) -> None:
         """Start the sum Σ w_iΔ_i: a bucket is prepared while one is sent."""
         is_written = self._is_written and weight == self._weight
@@ -129,8 +124,6 @@ class Exchange:
             part, handle = self._pending.pop(0)
             self._comm.wait([handle])
             yield part
-
-    # -------------------------------------------------------------------- all entries
 
     def sum(self, values: Float64[Array, " k"]) -> Float64[Array, " k"]:
         """Numbers summed over the ranks of all replicas."""
@@ -174,10 +167,9 @@ class Exchange:
         """Rank 0's gradient, None on other ranks, on this rank's entries."""
         wholes = []
         for b, bucket in enumerate(self._buckets):
-            options: Any = {"dtype": bucket.dtype, "device": self._comm.device}
-            whole = torch.zeros(bucket.size, **options)
-            if gradient is not None:
-                whole.copy_(gradient[b])
+            whole = torch.zeros(bucket.size, dtype=bucket.dtype)
+            whole = whole if gradient is None else gradient[b].to(bucket.dtype)
+            whole = whole.to(self._comm.device)
             self._comm.broadcast(whole)
             wholes.append(whole)
         return self.own_part(wholes)

@@ -13,7 +13,6 @@ from hewfl.core.algorithm import Algorithm, Certified, Demands
 from hewfl.core.round import Decision
 from hewfl.core.validation import invalid
 from hewfl.displacements.control_variates import ControlVariates, map_records
-from hewfl.errors import InvalidInputError
 from hewfl.methods import registry
 from hewfl.server.checkpoint import flatten
 from hewfl.server.server_step import ServerStep
@@ -38,6 +37,10 @@ DEFAULT = Sieve(tolerance=0.2, by="equal", per_step=True)
 """The default aggregator: equal weights among ranks that agree with the others. In the
 tables of docs/results/torch.md it was not worse than equal weights where all ranks are
 good, whatever their speeds, nor with a noisy rank; the page lists where it was."""
+OVERLAP_RULE = (
+    "False with control variates, aggregators that need entries of displacements, and "
+    'gram="full"'
+)
 Choice = str | Aggregator | Algorithm[Any] | Entry
 """The `aggregator` argument: a name of `hewfl.aggregators.NAMES`, an aggregator, or a
 whole method."""
@@ -100,7 +103,7 @@ class Job:
         self.by_entries = options.gram == "full" or demands.variates
         self.by_entries |= not demands.needs.isdisjoint({"entries", "root"})
         if options.overlap and self.by_entries:
-            raise overlap_error()
+            raise invalid("overlap", OVERLAP_RULE, options.overlap)
         self.state = self.initial_state()
         self.zero_weight = np.zeros(comm.ranks, dtype=np.int64)
         chosen = algorithm, options.server_step, options.gram, options.overlap
@@ -154,12 +157,6 @@ class Job:
         return make(self.exchange.entries)
 
 
-def overlap_error() -> InvalidInputError:
-    """The error where an algorithm's round cannot wait for its sum."""
-    rule = "False with control variates, aggregators that need entries of displacements"
-    return invalid("overlap", rule + ', and gram="full"', True)
-
-
 def choose_method(
     aggregator: Choice, options: SyncOptions | None
 ) -> tuple[Algorithm[Any], SyncOptions]:
@@ -211,7 +208,7 @@ def _agreed_values(
     forms = list(map(describe, parameters.frozen))
     d, signature = layout.parameters, digest(layout.signature, forms)
     return (
-        AgreedValue("number of parameters", d, str(d)),
-        AgreedValue("parameters", signature, ", ".join(shapes)),
-        AgreedValue("aggregator and options", digest(chosen), repr(chosen)),
+        ("number of parameters", d, str(d)),
+        ("parameters", signature, ", ".join(shapes)),
+        ("aggregator and options", digest(chosen), repr(chosen)),
     )

@@ -2,10 +2,9 @@
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
-from types import TracebackType
 from typing import Any, SupportsFloat, SupportsIndex, final
 
 import torch
@@ -13,7 +12,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from hewfl.core.validation import invalid
-from hewfl.torch.collectives import join_words, plain_group
+from hewfl.torch.collectives import RankError, join_words, plain_group
 from hewfl.torch.job import DEFAULT, Choice, Job, choose_method
 from hewfl.torch.optimizer_hooks import StepCounter, check_sync_every, list_optimizers
 from hewfl.torch.parameters import SharedParameters
@@ -101,8 +100,10 @@ class HewLocalSGD:
         if self._job.shards.count > 1 and isinstance(every, timedelta):
             rule = "a number of steps, where parameters are sharded"
             raise invalid("sync_every", rule, sync_every)
-        self._steps = StepCounter(self._optimizers, every)
-        self._hooks: ExitStack | None = None
+        self._steps, self._is_entered = StepCounter(self._optimizers, every), False
+        # Until the block is entered, hooks look out for steps that nothing averages.
+        outside = StepCounter(self._optimizers, every)
+        self._hooks = outside.register_hooks(None, lambda: None, self._refuse_round)
         self.last: SyncReport | None = None
 
     @property
@@ -255,27 +256,28 @@ class HewLocalSGD:
 
     def detach(self) -> None:
         """Remove the hooks from the optimiser, without a last round."""
-        if self._hooks is not None:
-            self._hooks.close()
-            self._hooks = None
+        self._hooks.close()
+        self._is_entered = False
 
     def __enter__(self) -> "HewLocalSGD":
         """Register hooks on the optimiser; twice would count steps twice."""
-        if self._hooks is not None:
+        if self._is_entered:
             raise invalid("with", "entered once at a time", "a second time")
+        self.detach()
+        self._is_entered = True
         self._hooks = self._steps.register_hooks(
             self._job, self._check_parameters, self.sync
         )
-        for module in _ddp_modules(self._model, self._job.comm.group):
-            self._hooks.enter_context(_without_ddp_sync(module))
+        ranks, group = dist.get_process_group_ranks, self._job.comm.group
+        ddp = [
+            m for m in self._model.modules() if isinstance(m, DistributedDataParallel)
+        ]
+        for module in ddp:  # those that average over just these ranks
+            if set(ranks(module.process_group)) == set(ranks(group)):
+                self._hooks.enter_context(_without_ddp_sync(module))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         """Aggregate the remaining steps, unless an error leaves the block.
 
         Then take part in the rounds of ranks whose loops have not ended, as
@@ -292,6 +294,13 @@ class HewLocalSGD:
         if self._job.options.overlap:
             apply_pending(self._job)
 
+    def _refuse_round(self) -> None:
+        text = (
+            f"rank {self._job.comm.rank} made steps until a round was due, and nothing"
+        )
+        text += " was averaged: are you inside `with HewLocalSGD(...)`?"
+        raise RankError(f"{text} (`detach()` allows steps outside)")
+
     def _check_parameters(self) -> None:
         self._reshard()
         self._job.parameters.check(self._model.named_parameters())
@@ -304,17 +313,6 @@ def _warn_of_buffers(model: torch.nn.Module) -> None:
     if lost:
         text = "buffers that are not finite stay so until they are reset: %s"
         _log.warning(text, join_words(lost))
-
-
-def _ddp_modules(model: torch.nn.Module, group: Any) -> list[Any]:
-    """DDP modules anywhere in the model that average over just the ranks of a group."""
-    ranks = dist.get_process_group_ranks
-    return [
-        module
-        for module in model.modules()
-        if isinstance(module, DistributedDataParallel)
-        and set(ranks(module.process_group)) == set(ranks(group))
-    ]
 
 
 @contextmanager
@@ -332,3 +330,88 @@ def _without_ddp_sync(module: Any) -> Iterator[None]:
             yield
         finally:
             module.require_forward_param_sync = pending
+
+
+@final
+class QuorumLocalSGD:
+    """`HewLocalSGD` among the ranks of torchft's present quorum.
+
+    >>> local = QuorumLocalSGD(manager, pg, model, optimizer)  # doctest: +SKIP
+    >>> while local.rounds < 1000:  # doctest: +SKIP
+    ...     with local.round():
+    ...         for batch in islice(batches, 8):
+    ...             loss_of(model, batch).backward()
+    ...             optimizer.step()
+
+    Where a rank is lost within a round, the others discard their steps of that round. A
+    rank that joins gets the common model, the server step's memory and average, and the
+    number of rounds from a rank that has them; its control variate starts at the
+    server's. An aggregator with a memory of each rank resets it with a new quorum.
+
+    Attributes:
+        local: the job of the present quorum, None before the first.
+    """
+
+    def __init__(
+        self, manager: Any, process_group: Any, *arguments: Any, **keywords: Any
+    ) -> None:
+        """Register with a manager.
+
+        Args:
+            manager: of torchft, made with `use_async_quorum=False`.
+            process_group: of torchft, the same that the manager has.
+            arguments: model and optimiser of `HewLocalSGD`.
+            keywords: its other arguments.
+        """
+        self._manager, self._group = manager, process_group
+        self._arguments, self._keywords = arguments, keywords
+        self._quorum: Any = None
+        self._received: Mapping[str, Any] | None = None
+        self.local: HewLocalSGD | None = None
+        manager.register_state_dict_fn("hewfl", self._load_state, self._state)
+
+    @property
+    def rounds(self) -> int:
+        """Rounds done, by all quorums together."""
+        return 0 if self.local is None else self.local.rounds
+
+    @contextmanager
+    def round(self) -> Iterator[HewLocalSGD]:
+        """Form a quorum, count the optimiser's steps inside the block, aggregate.
+
+        Yields:
+            The job of the quorum. Where a rank is lost, the model is the one before.
+        """
+        self._manager.start_quorum()
+        local = self._job_of_quorum()
+        try:
+            yield local
+            local.sync()
+        except RankError as error:
+            _log.warning("the round is discarded: %s", error)
+            self._manager.report_error(error)
+        if not self._manager.should_commit():
+            local.discard_local_steps()
+
+    def _job_of_quorum(self) -> HewLocalSGD:
+        """The job of the present quorum, a new one after a change."""
+        group = self._group.parent
+        if self.local is not None and group is self._quorum:
+            return self.local
+        state = self._received
+        if self.local is not None:
+            state = self.local.state_dict() if state is None else state
+            self.local.detach()
+        keywords = {"sync_every": 2**62, "process_group": group} | self._keywords
+        self.local = HewLocalSGD(*self._arguments, **keywords)
+        if state is not None:
+            self.local.load_state_dict(state)
+        self.local.__enter__()
+        self._quorum, self._received = group, None
+        return self.local
+
+    def _state(self) -> dict[str, Any]:
+        return {} if self.local is None else self.local.state_dict()
+
+    def _load_state(self, state: Mapping[str, Any]) -> None:
+        self._received = state or None

@@ -45,23 +45,26 @@ class StepCounter:
         self.work, self._since = RankWork(), time.monotonic()
 
     def register_hooks(
-        self, job: Job, check: Callable[[], None], sync: Callable[[], Any]
+        self, job: Job | None, check: Callable[[], None], sync: Callable[[], Any]
     ) -> ExitStack:
         """Register hooks on all optimisers; closing the stack removes them.
 
-        `check` requires the parameters of construction, `sync` does a round.
+        `check` requires the parameters of construction, `sync` does a round. Gradients
+        are corrected by the control variates of the job, if there are any.
         """
+        variates = None if job is None else job.variates
 
         def correct(optimizer: Any, args: Any, kwargs: Any) -> None:
             if self._has_stepped:  # the first of several corrects for all
                 return
-            assert job.variates is not None
+            assert job is not None
+            assert variates is not None
             values = [value for value in args if value is not optimizer]
             require_correctable(self._groups, [*values, kwargs.get("closure")])
             check()
-            if not job.variates.is_initialised:
+            if not variates.is_initialised:
                 start_variates(job)
-            job.variates.correct_gradients()  # Alg. 2, l. 6
+            variates.correct_gradients()  # Alg. 2, l. 6
 
         def count(optimizer: Any, *_: Any) -> None:
             if self._count(optimizer) and self._is_due:
@@ -70,7 +73,7 @@ class StepCounter:
         stack, disable = ExitStack(), torch.compiler.disable
         # `torch.compile` of a training step runs them as they are.
         for optimizer in self._optimizers:
-            if job.variates is not None:
+            if variates is not None:
                 handle = optimizer.register_step_pre_hook(disable(correct))
                 stack.callback(handle.remove)
             handle = optimizer.register_step_post_hook(disable(count))
@@ -112,18 +115,15 @@ class StepCounter:
 
 def check_sync_every(sync_every: Any) -> int | timedelta:
     """A positive number of steps, of any integer type, or a positive time."""
-    if isinstance(sync_every, timedelta):
-        if sync_every <= timedelta(0):
-            raise invalid("sync_every", "a positive time", sync_every)
-        return sync_every
+    is_time = isinstance(sync_every, timedelta)
     try:
-        steps = operator.index(sync_every)
+        every = sync_every if is_time else operator.index(sync_every)
     except TypeError:
         rule = "a number of steps or a timedelta"
         raise invalid("sync_every", rule, sync_every) from None
-    if steps < 1:
-        raise invalid("sync_every", "at least 1", sync_every)
-    return steps
+    if every <= (timedelta(0) if is_time else 0):
+        raise invalid("sync_every", "positive", sync_every)
+    return every
 
 
 def list_optimizers(

@@ -25,11 +25,7 @@ _PLAIN = (torch.nn.Parameter, torch.Tensor)
 
 @final
 class SharedParameters:
-    """The parameters of a model, as they were at construction.
-
-    `trainable` are those that require gradients, by name and in order; `frozen` the
-    others, or this rank's shards of them.
-    """
+    """The parameters of a model at construction: `trainable` by name, and `frozen`."""
 
     def __init__(self, named: Iterable[tuple[str, torch.Tensor]]) -> None:
         by_name = dict(named)
@@ -145,11 +141,6 @@ class Bucket:
         return self.pieces[-1].at + self.pieces[-1].size
 
     @property
-    def nbytes(self) -> int:
-        """Bytes of a vector of this bucket when it is sent."""
-        return self.size * int(self.dtype.itemsize)
-
-    @property
     def wide(self) -> torch.dtype:
         """The precision of sums: at least float32."""
         return torch.promote_types(self.dtype, torch.float32)
@@ -162,9 +153,12 @@ class Bucket:
         self, tensors: Sequence[torch.Tensor] | Mapping[int, torch.Tensor]
     ) -> list[torch.Tensor]:
         """Views of the pieces in parameters, or in tensors of the same form."""
-        flat = [flat_view(tensors[piece.parameter]) for piece in self.pieces]
-        spans = [(piece.start, piece.start + piece.size) for piece in self.pieces]
-        return [v[a:b] for v, (a, b) in zip(flat, spans, strict=True)]
+        views = []
+        for piece in self.pieces:
+            tensor = tensors[piece.parameter].detach()
+            begin = tensor.storage_offset() + piece.start
+            views.append(tensor.as_strided((piece.size,), (1,), begin))
+        return views
 
 
 @final
@@ -192,8 +186,8 @@ def plan_layout(parameters: Sequence[torch.Tensor], bucket_bytes: int) -> Bucket
         raise invalid("parameters", "on one device", devices)
     for k, parameter in enumerate(parameters):
         _check(k, parameter)
-    total = sum(p.nbytes for p in parameters)
-    bucket_bytes = min(bucket_bytes, max(total // BUCKET_SHARE, MIN_BUCKET_BYTES))
+    share = sum(p.nbytes for p in parameters) // BUCKET_SHARE
+    bucket_bytes = min(bucket_bytes, max(share, MIN_BUCKET_BYTES))
     buckets, begin = [], 0  # type: tuple[list[Bucket], int]
     for dtype in sorted({p.dtype for p in parameters}, key=str):
         indices = [k for k, p in enumerate(parameters) if p.dtype == dtype]
@@ -208,11 +202,6 @@ def plan_layout(parameters: Sequence[torch.Tensor], bucket_bytes: int) -> Bucket
 def digest(*values: Any) -> int:
     """A number of 48 bits, exact in float64, that differs where values differ."""
     return int(hashlib.sha256(repr(values).encode()).hexdigest()[:12], 16)
-
-
-def flat_view(tensor: torch.Tensor) -> torch.Tensor:
-    """The entries of a dense tensor in the order of its memory, without a copy."""
-    return tensor.detach().as_strided((tensor.numel(),), (1,))
 
 
 def _check(k: int, parameter: torch.Tensor) -> None:

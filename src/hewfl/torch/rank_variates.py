@@ -56,8 +56,8 @@ class RankVariates:
     def initialise(self, participants: Int64[Ints, " s"]) -> None:
         """Set c to the mean of the first gradients; a collective call.
 
-        A rank without a finite gradient starts at that mean, as everywhere in hewfl
-        (`hewfl.server.state`); participants have one.
+        A rank without a finite gradient, no participant, starts at that mean, as
+        everywhere in hewfl (`hewfl.server.state`).
         """
         if len(participants) == 0:
             raise RankError("no rank has a finite first gradient")

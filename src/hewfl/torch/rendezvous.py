@@ -6,7 +6,7 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import IntEnum
@@ -39,6 +39,10 @@ _TEXT_BYTES = 1600
 """Bytes in which a rank describes a value on which ranks disagree."""
 _COUNTS: "weakref.WeakKeyDictionary[Any, Counter[str]]" = weakref.WeakKeyDictionary()
 """For each process group: its instances and rendezvous so far, and the job's number."""
+
+
+AgreedValue = tuple[str, int, str]
+"""What must be the same on all ranks: its name, a digest of its value, the value."""
 
 
 @final
@@ -85,16 +89,6 @@ class RankRecords:
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class AgreedValue:
-    """A value that must be the same on all ranks."""
-
-    what: str  # its name in an error
-    digest: int  # differs where values differ
-    text: str  # the value of this rank
-
-
-@final
 class Rendezvous:
     """All rendezvous of one `HewLocalSGD`.
 
@@ -109,23 +103,20 @@ class Rendezvous:
         self._comm, self._agreed = comm, agreed
         self._attendance = Attendance(group, comm.rank, comm.ranks)
         self._message = np.zeros(ROW.itemsize + SKETCH_BYTES, np.uint8)
-
-    def watch(self, place: str) -> AbstractContextManager[None]:
-        """Let a failure inside the block name the missing ranks."""
-        return self._attendance.watch(place)
+        self.watch = self._attendance.watch
 
     @contextmanager
     def construction(self) -> Iterator[None]:
         """The first rendezvous, at which ranks agree on a number for the job."""
-        attendance, comm = self._attendance, self._comm
-        job = attendance.job or secrets.randbelow(2**48) + 1
-        if not (comm.has_time_limits or attendance.job):
+        counts, comm = self._attendance.counts, self._comm
+        job = counts["job"] or secrets.randbelow(2**48) + 1
+        if not (comm.has_time_limits or counts["job"]):
             # Ranks exchange records in the store, so they must agree on its keys first.
             number = torch.tensor([job], device=comm.device)
             comm.broadcast(number)
-            job = attendance.job = int(number)
+            job = counts["job"] = int(number)
         with self.gather(Purpose.CONSTRUCTION, RankWork(), 0, job=job) as records:
-            attendance.job = int(records.rows["job"][0])
+            counts["job"] = int(records.rows["job"][0])
             yield
 
     @contextmanager
@@ -148,7 +139,7 @@ class Rendezvous:
             row = self._message[: ROW.itemsize].view(ROW)[0]
             row["purpose"], row["instance"] = purpose, self._attendance.instance
             row["rounds"], row["job"], row["product"] = rounds, job, product
-            row["digests"] = [value.digest for value in self._agreed]
+            row["digests"] = [digest for _, digest, _ in self._agreed]
             for name in _WORK:
                 row[name] = getattr(work, name)
             if sketch is not None:
@@ -186,12 +177,12 @@ class Rendezvous:
         ):
             column = rows[name].tolist()
             _require_same(rule, column, [text.format(k) for k in column])
-        for k, column in enumerate(rows["digests"].T.tolist()):
-            if len(set(column)) > 1:  # the same on all ranks, so all send their text
-                text = self._agreed[k].text.encode()[:_TEXT_BYTES].ljust(_TEXT_BYTES)
-                sent = self._comm.gather(np.frombuffer(text, np.uint8).copy())
+        for k, (what, _, text) in enumerate(self._agreed):
+            if len(set(rows["digests"][:, k])) > 1:  # on all ranks, so all send texts
+                own = text.encode()[:_TEXT_BYTES].ljust(_TEXT_BYTES)
+                sent = self._comm.gather(np.frombuffer(own, np.uint8).copy())
                 texts = [bytes(row).decode(errors="replace").rstrip() for row in sent]
-                _require_same(f"have the same {self._agreed[k].what}", texts, texts)
+                _require_same(f"have the same {what}", texts, texts)
 
 
 def _purpose_of(rows: NDArray[Any]) -> Purpose:
@@ -216,13 +207,14 @@ class Attendance:
     default process group survives most failures. Rendezvous are counted on the group,
     for all purposes together: a rank with a lower count is missing. Nothing else reads
     the store: under torchrun it survives the processes, and the notes of an earlier
-    attempt must not count for this one. `instance` is the number of instances on the
-    group by this rank, this one included.
+    attempt must not count for this one. So `counts` has the number of the `job`, the
+    same on all ranks, and zero before construction; and of `instances` on the group by
+    this rank, this one included.
     """
 
     def __init__(self, group: Any, rank: int, ranks: int) -> None:
         self._rank, self._ranks = rank, ranks
-        self._counts = _COUNTS.setdefault(group, Counter())
+        self.counts = _COUNTS.setdefault(group, Counter())
         self._store: Any = dist.HashStore()  # local to this process: it names no rank
         self._is_local = group not in distributed_c10d._world.pg_map  # as torchft's
         if not self._is_local:
@@ -231,20 +223,8 @@ class Attendance:
         if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":  # it survives
             attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         self._prefix = f"hewfl/attempt {attempt}/{getattr(group, 'group_name', '')}"
-        self._counts["instances"] += 1
-        self.instance = self._counts["instances"]
-
-    @property
-    def job(self) -> int:
-        """The number of the job, the same on all ranks; zero before construction.
-
-        It differs from that of an earlier attempt, whose notes may be in the store.
-        """
-        return self._counts["job"]
-
-    @job.setter
-    def job(self, number: int) -> None:
-        self._counts["job"] = number
+        self.counts["instances"] += 1
+        self.instance = self.counts["instances"]
 
     def table(self, row: NDArray[np.uint8], timeout: timedelta) -> NDArray[np.uint8]:
         """One row of bytes from each rank, in the order of ranks, through the store.
@@ -252,7 +232,7 @@ class Attendance:
         For backends whose collectives cannot be cancelled: on NCCL a missing rank shows
         here, before a collective is started, as an error instead of an abort.
         """
-        count = self._counts["rendezvous"]
+        count = self.counts["rendezvous"]
         keys = [self._row_key(count, rank) for rank in range(self._ranks)]
         self._store.set(keys[self._rank], row.tobytes().hex())
         self._store.wait(keys, timeout)
@@ -265,9 +245,9 @@ class Attendance:
     def watch(self, place: str) -> Iterator[None]:
         """Record that this rank is here; let a failure name the ranks that are not."""
         start = time.monotonic()
-        self._counts["rendezvous"] += 1
+        self.counts["rendezvous"] += 1
         try:
-            note = f"{self.job} {self._counts['rendezvous']} {place}"
+            note = f"{self.counts['job']} {self.counts['rendezvous']} {place}"
             self._store.set(f"{self._prefix}/{self._rank}", note)
             yield
         except RankError:
@@ -288,14 +268,14 @@ class Attendance:
         missing = [
             f"{rank} ({place})"
             for rank, (count, place) in enumerate(notes)
-            if count < self._counts["rendezvous"]
+            if count < self.counts["rendezvous"]
         ]
         if not missing:
             return "another rank broke off"
         return f"it did not see {name_ranks(missing)}"
 
     def _row_key(self, count: int, rank: int) -> str:
-        return f"{self._prefix}/job {self.job}/rendezvous {count}/{rank}"
+        return f"{self._prefix}/job {self.counts['job']}/rendezvous {count}/{rank}"
 
     def _read_note(self, rank: int) -> tuple[int, str]:
         """The last rendezvous of a rank: its count, and in words."""
@@ -303,6 +283,6 @@ class Attendance:
         if not self._store.check([key]):
             return 0, "not seen before"
         job, count, place = self._store.get(key).decode().split(" ", 2)
-        if self.job and job not in ("0", str(self.job)):
+        if self.counts["job"] and job not in ("0", str(self.counts["job"])):
             return 0, "not seen since the job was started again"
         return int(count), f"last seen {place}"

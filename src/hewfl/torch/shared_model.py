@@ -47,12 +47,11 @@ class SharedModel:
             torch.zeros(bucket.size, dtype=bucket.wide, device=place)
             for bucket in layout.buckets
         ]
-        self.memory, self.average = [], []  # type: tuple[list[Any], list[Any]]
+        self.memory: list[torch.Tensor] = []
         for x in self.anchor if server_step.memory else ():
             rows = [torch.full_like(x, value) for value in server_step.memory]
             self.memory.append(rows[0] if len(rows) == 1 else torch.stack(rows))
-        if server_step.average:
-            self.average = [torch.zeros_like(x) for x in self.anchor]
+        self.average = [torch.zeros_like(x) for x in self.anchor if server_step.average]
         self._captured: list[torch.Tensor] = []
         self.is_captured = False  # whether a copy of y is in use
         self._views: dict[int, tuple[list[int], list[torch.Tensor], list[Any]]] = {}
@@ -60,8 +59,6 @@ class SharedModel:
         self._sums: dict[int, torch.Tensor] = {}
         self._spare: dict[int, tuple[torch.Tensor | None, torch.Tensor | None]] = {}
         self._next: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}
-
-    # ------------------------------------------------------------------ displacements
 
     def _piece_views(self, b: int) -> tuple[list[int], list[torch.Tensor], list[Any]]:
         """Places of a bucket's parameters, their views, and these as arrays.
@@ -136,8 +133,6 @@ class SharedModel:
         is_one = vector.numel() <= CHUNK or self.device.type != "cpu"
         parts: Sequence[torch.Tensor] = [vector] if is_one else vector.split(CHUNK)
         return parts
-
-    # ----------------------------------------------------------------- the server step
 
     def advance(
         self, b: int, step: torch.Tensor, *, multiplies: bool = False
@@ -249,8 +244,6 @@ class SharedModel:
         for b, copy in enumerate(self._captured):
             torch.cat(self.pieces(b), out=copy)
         self.is_captured = True
-
-    # ------------------------------------------------------------------------ x and y
 
     def set_anchor(self) -> None:
         """Set x = y, and the average to it."""

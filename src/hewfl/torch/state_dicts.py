@@ -91,15 +91,14 @@ def load_job_state(job: Job, state: Mapping[str, Any]) -> RankWork:
 
 def _own_part(job: Job, state: Mapping[str, Any]) -> Any:
     """The part of this rank in a state; None where the rank joins."""
-    local = state.get(_rank_key(job))
+    local = state.get(_rank_key(job), {})
     if state["aggregator"] != repr(job.algorithm):
         if job.is_first:
             text = "the state is of %s: what all ranks share is loaded, no local steps"
             _log.warning(text, state["aggregator"])
         return None
-    if local is not None and local.get("rounds") != state["rounds"]:
-        return None  # of an older checkpoint, in which this rank took part
-    return local
+    # A part of other rounds is of an older checkpoint, in which this rank took part.
+    return local if local.get("rounds") == state["rounds"] else None
 
 
 def _copy_parts(sources: list[tuple[Parts, Any]]) -> None:
@@ -163,12 +162,12 @@ def _by_precision(**lists: list[torch.Tensor]) -> Parts:
     return parts
 
 
-def _rank_key(job: Job) -> str:
-    return f"rank {job.comm.rank} of {job.comm.ranks}{job.shards.name}"
-
-
 def _common_key(job: Job) -> str:
     return f"common{job.shards.name}"
+
+
+def _rank_key(job: Job) -> str:
+    return f"rank {job.comm.rank} of {job.comm.ranks}{job.shards.name}"
 
 
 def _identity(job: Job) -> dict[str, Any]:

@@ -4,9 +4,7 @@
 2. The algorithm decides the same on every rank. It sees sketches of the displacements,
    or all entries (`exchange.py`). Where it asks for entries and was given sketches, all
    ranks see that alike; it is given entries at once and from then on.
-3. Every rank has the same step, checks that the new model is finite, and only then
-   moves.
-4. The round is reported and traced.
+3. Every rank has the same step, checks that the new model is finite, then moves.
 """
 
 import logging
@@ -31,9 +29,9 @@ from hewfl.displacements.sketched_displacements import (
     check_sketched_weights,
 )
 from hewfl.server.state import checked_decision
-from hewfl.torch.collectives import RankError, name_ranks, ring_bytes
+from hewfl.torch.collectives import RankError, name_ranks
 from hewfl.torch.exchange import split_unmoved
-from hewfl.torch.job import Job, overlap_error
+from hewfl.torch.job import OVERLAP_RULE, Job
 from hewfl.torch.rendezvous import Purpose, RankRecords, RankWork
 from hewfl.torch.shared_model import is_finite
 from hewfl.torch.sync_options import SyncReport
@@ -44,6 +42,10 @@ _UNCOUNTED = (
     "parameters moved on {} without `optimizer.step()` being seen, so that nothing "
     "would be averaged: is the loop inside `with HewLocalSGD(...)`, and are all steps "
     "those of its optimisers?"
+)
+_NONE_FINITE = (
+    "no rank's model was finite in round {}; the common model is as it was: return to "
+    "it (`discard_local_steps`) or load a checkpoint, and lower the learning rate"
 )
 _log = logging.getLogger("hewfl.torch")
 
@@ -129,9 +131,6 @@ def _initialise_variates(job: Job, records: RankRecords) -> None:
         job.trace.charge(len(participants) * job.model.layout.parameters)
 
 
-# ----------------------------------------------------------- decision, sum, new model
-
-
 def _aggregate(job: Job, records: RankRecords) -> RoundOutcome:
     """Decide and move, with as much access to displacements as necessary."""
     if not job.by_entries:
@@ -139,7 +138,7 @@ def _aggregate(job: Job, records: RankRecords) -> RoundOutcome:
             return _aggregate_sum(job, records)
         except NeedsEntriesError:
             if job.options.overlap:
-                raise overlap_error() from None
+                raise invalid("overlap", OVERLAP_RULE, True) from None
             job.by_entries = True
     return _aggregate_entries(job, records)
 
@@ -155,11 +154,11 @@ def _root_gradient(job: Job) -> list[torch.Tensor]:
         if not isinstance(loss, torch.Tensor) or not loss.requires_grad:
             raise invalid("root", "a loss with gradients", loss)
         grads = torch.autograd.grad(loss, model.parameters, allow_unused=True)
-    whole = [
-        torch.zeros_like(y) if g is None else g.contiguous()
-        for y, g in zip(model.parameters, grads, strict=True)
-    ]
-    return [torch.cat(bucket.views(whole)) for bucket in model.layout.buckets]
+    wholes = [torch.zeros_like(y) for y in model.parameters]  # in their memory format
+    for whole, g in zip(wholes, grads, strict=True):
+        if g is not None:
+            whole.copy_(g)
+    return [torch.cat(bucket.views(wholes)) for bucket in model.layout.buckets]
 
 
 def _share_root(job: Job) -> Any:
@@ -189,7 +188,7 @@ def _aggregate_sum(job: Job, records: RankRecords) -> RoundOutcome:
     )
     rows = rows if len(participants) == len(rows) else rows[participants]
     sketches = SketchedDisplacements(len(participants), job.shards.total, rows)
-    round_ = _make_round(job, NoAnchor(), sketches, participants, records)
+    round_ = _make_round(job, (NoAnchor(), sketches), participants, records)
     decision, state = checked_decision(job.algorithm, round_, job.state)
     if decision.step is not None:
         raise NeedsEntriesError
@@ -221,7 +220,7 @@ def _aggregate_entries(job: Job, records: RankRecords) -> RoundOutcome:
     exchanged = exchange.exchange_shards(records.active, total_steps)
     participants, unmoved, shards = exchanged
     anchor = np.asarray(exchange.own_part(job.model.anchor))
-    round_ = _make_round(job, anchor, shards, participants, records, root)
+    round_ = _make_round(job, (anchor, shards), participants, records, root)
     assert shards is not None, "there is a participant"
     decision, state = checked_decision(job.algorithm, round_, job.state)
     if _is_rejected(job, decision):
@@ -266,20 +265,14 @@ def _reject(
 
 def _make_round(
     job: Job,
-    anchor: Any,
-    displacements: Any,
+    seen: tuple[Any, Any],
     participants: Int64[Ints, " s"],
     records: RankRecords,
     root: Any = None,
 ) -> Round:
-    """The round that the algorithm sees; at least one rank must take part."""
+    """The round of anchor and displacements; at least one rank must take part."""
     if len(participants) == 0:
-        text = (
-            f"no rank's model was finite in round {job.rounds + 1}; the common model "
-            "is as it was: return to it (`discard_local_steps`) or load a checkpoint, "
-            "and lower the learning rate"
-        )
-        raise RankError(text)
+        raise RankError(_NONE_FINITE.format(job.rounds + 1))
     rows = records.rows[participants]
     H, tokens = rows["steps"], rows["tokens"]
     is_counted = tokens.min() > 0
@@ -289,15 +282,11 @@ def _make_round(
     sizes = tokens if is_counted else np.ones_like(tokens)
     cohort = Cohort(participants, H, np.ones_like(H), sizes, job.comm.ranks, job.rounds)
     plan = LocalPlan(rows["total_step"] / H)
-    return Round(anchor, displacements, cohort, plan, root=root)
+    return Round(*seen, cohort, plan, root=root)
 
 
 def _advance(
-    job: Job,
-    steps: Iterable[torch.Tensor],
-    decision: Decision,
-    *,
-    multiplies: bool = False,
+    job: Job, steps: Iterable[Any], decision: Decision, *, multiplies: bool = False
 ) -> float:
     """Make the next model from the step, each bucket while others are on their way.
 
@@ -317,13 +306,10 @@ def _advance(
 
 def _range_error(job: Job, decision: Decision) -> RankError:
     """The error where the model would leave the range of its precision."""
-    given = f"server step size {job.options.server_step.step:g}, weights"
-    text = (
-        f"the model after round {job.rounds + 1}, or a control variate, would not be "
-        f"finite, though displacements are ({given} {decision.weights.tolist()}); "
-        "nothing was changed"
-    )
-    return RankError(text)
+    step, weights = job.options.server_step.step, decision.weights.tolist()
+    text = f"the model after round {job.rounds + 1}, or a control variate, would not be"
+    text += f" finite, though displacements are (server step size {step:g}, weights "
+    return RankError(f"{text}{weights}); nothing was changed")
 
 
 def apply_pending(job: Job) -> None:
@@ -349,15 +335,11 @@ class NoAnchor(np.lib.mixins.NDArrayOperatorsMixin):
     __array_ufunc__ = __array__
 
 
-# -------------------------------------------------------------------------- the report
-
-
 def _check_last(job: Job, records: RankRecords) -> SketchCheck | None:
     """The weights of the last round, checked on the data."""
-    unchecked, job.unchecked = job.unchecked, None
-    if unchecked is None:
+    if job.unchecked is None:
         return None
-    participants, weights, model, rows = unchecked
+    (participants, weights, model, rows), job.unchecked = job.unchecked, None
     products = records.rows["product"][participants]
     return check_sketched_weights(job.rounds, model, weights, rows, products)
 
@@ -385,9 +367,8 @@ def name_zero_weights(
     """Count rounds with weight zero, in place; name ranks that have had 8 in a row."""
     counts[ranks] = np.where(weights == 0, counts[ranks] + 1, 0)
     named = ranks[counts[ranks] == ZERO_WEIGHT_ROUNDS].tolist()
-    if not named:
-        return ""
-    return f"weight zero for {ZERO_WEIGHT_ROUNDS} rounds in a row: {name_ranks(named)}"
+    text = f"weight zero for {ZERO_WEIGHT_ROUNDS} rounds in a row: {name_ranks(named)}"
+    return text if named else ""
 
 
 def _describe(job: Job, records: RankRecords, outcome: RoundOutcome) -> dict[str, Any]:
@@ -400,7 +381,6 @@ def _describe(job: Job, records: RankRecords, outcome: RoundOutcome) -> dict[str
         _log.warning(text, job.rounds, name_ranks(lost))
     weights = np.zeros(len(ranks))
     weights[participants] = outcome.decision.weights
-    sizes = [bucket.nbytes for bucket in job.model.layout.buckets]
     return {
         "round": job.rounds,
         "weights": tuple(weights.tolist()),
@@ -411,7 +391,6 @@ def _describe(job: Job, records: RankRecords, outcome: RoundOutcome) -> dict[str
         "finished": tuple(np.flatnonzero(records.rows["leaving"]).tolist()),
         "status": outcome.decision.status,
         "gap": float(outcome.decision.gap),
-        "ring_bytes": sum(ring_bytes(size, len(ranks)) for size in sizes),
         "measured": dict(outcome.decision.measured),
         "accepted": not outcome.decision.rejected,
     }
