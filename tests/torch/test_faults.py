@@ -34,7 +34,7 @@ from hewfl import (
     ServerStep,
 )
 from hewfl.aggregators import QFedAvg
-from hewfl.torch import HewLocalSGD, SyncOptions
+from hewfl.torch import HewLocalSGD, RankError, SyncOptions
 from hewfl.torch.collectives import Communicator, check_group
 from hewfl.torch.optimizer_hooks import check_sync_every
 

@@ -115,13 +115,13 @@ class StepCounter:
 
 def check_sync_every(sync_every: Any) -> int | timedelta:
     """A positive number of steps, of any integer type, or a positive time."""
-    is_time = isinstance(sync_every, timedelta)
+    every: int | timedelta = sync_every
     try:
-        every = sync_every if is_time else operator.index(sync_every)
+        every = every if isinstance(every, timedelta) else operator.index(every)
     except TypeError:
         rule = "a number of steps or a timedelta"
         raise invalid("sync_every", rule, sync_every) from None
-    if every <= (timedelta(0) if is_time else 0):
+    if (every <= timedelta(0)) if isinstance(every, timedelta) else (every <= 0):
         raise invalid("sync_every", "positive", sync_every)
     return every
 
@@ -155,4 +155,5 @@ def mean_rate(groups: Sequence[Mapping[str, Any]]) -> float:
     pairs = [pair for pair in zip(rates, sizes, strict=True) if pair[1]]
     if len({rate for rate, _ in pairs}) < 2:  # no rounding
         return pairs[0][0] if pairs else 0.0
-    return sum(rate * size for rate, size in pairs) / sum(size for _, size in pairs)
+    mean: float = sum(rate * n for rate, n in pairs) / sum(n for _, n in pairs)
+    return mean

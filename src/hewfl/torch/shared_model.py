@@ -147,7 +147,7 @@ class SharedModel:
             host does not wait for them here.
         """
         x, product, magnitudes = self.anchor[b].to(self.device), 0.0, []
-        is_buffer = step is self._sums.get(b) and step.dtype == x.dtype
+        is_buffer = step.dtype == x.dtype and step is self._sums.get(b)
         if self.server_step.is_plain and is_buffer:
             chunks: Any = self._chunks(b) if multiplies else [(slice(None), None)]
             for here, y in chunks:
