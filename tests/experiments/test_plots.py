@@ -26,7 +26,7 @@ from hewfl.experiments.plots import (
 )
 from hewfl.experiments.results import Results, measured
 from hewfl.experiments.statistics import compare
-from hewfl.plotting import COLOURS, name_ends, save
+from hewfl.plotting import COLOURS, save
 from tests.report.test_report import hostile_run, results_of
 
 
@@ -132,17 +132,6 @@ def test_differences_are_paired(results: Results, axes: Any) -> None:
     ends = last[last[:, 0] == results.rounds[-1], 1]
     assert ends.min() == pytest.approx(found.low)
     assert ends.max() == pytest.approx(found.high)
-
-
-def test_names_at_ends_do_not_lie_on_each_other(axes: Any) -> None:
-    axes.set_ylim(0, 1)
-    for high in (0.1, 0.9):
-        name_ends(axes, dict.fromkeys("abc", (1.0, high, "black")))
-        at = sorted(text.get_position()[1] for text in axes.texts)
-        assert np.diff(at).min() > 0.05
-        assert 0 <= at[0] <= at[-1] <= 1
-        for text in list(axes.texts):
-            text.remove()
 
 
 def test_measured_keeps_what_the_run_has(results: Results) -> None:
