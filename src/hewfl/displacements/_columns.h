@@ -6,27 +6,40 @@
 #define JOIN(a, b) JOIN_(a, b)
 #define OF(name) JOIN(name, REAL)
 
-/* The shares of one column, where values tie or all agree: those that tie for the last place
- * share it, and a column in which all agree does not count. `sorted` is its first value. */
-static void OF(tied_shares)(const Window *v, const Rows *rows, Py_ssize_t column,
-                            const REAL *sorted, double *shares)
+/* The shares where values tie or all agree: values that tie for the last place share it, and a
+ * column in which all agree does not count. `strip` is sorted. */
+MULTIARCH static void OF(tied_shares)(const Window *v, const Rows *rows, Py_ssize_t lo, int len,
+                                      const REAL *strip, double *shares)
 {
-    Py_ssize_t end = v->first + v->count, all[2] = {0, 0}, kept[2] = {0, 0};
-    REAL low = sorted[v->first * STRIP], high = sorted[(end - 1) * STRIP];
-    if (!(sorted[0] < sorted[(v->n - 1) * STRIP]))
-        return;
+    Py_ssize_t end = v->first + v->count;
+    const REAL *low = strip + v->first * STRIP, *high = strip + (end - 1) * STRIP;
+    const REAL *top = strip + (v->n - 1) * STRIP;
+    REAL lows[STRIP] = {0}, highs[STRIP] = {0}, kept_lows[STRIP] = {0}, kept_highs[STRIP] = {0};
+    double of_low[STRIP], of_high[STRIP], differ[STRIP];
     for (Py_ssize_t i = 0; i < v->n; i++) {
-        REAL x = sorted[i * STRIP];
-        int is_kept = i >= v->first && i < end;
-        all[0] += x == low, kept[0] += is_kept && x == low;
-        all[1] += x == high, kept[1] += is_kept && x == high;
+        const REAL *x = strip + i * STRIP, kept = i >= v->first && i < end ? 1 : 0;
+        for (int w = 0; w < STRIP; w++) {
+            REAL is_low = x[w] == low[w] ? 1 : 0, is_high = x[w] == high[w] ? 1 : 0;
+            lows[w] += is_low, kept_lows[w] += kept * is_low;
+            highs[w] += is_high, kept_highs[w] += kept * is_high;
+        }
+    }
+    for (int w = 0; w < STRIP; w++) { /* at least 1: numbers that are not finite count nowhere */
+        differ[w] = w < len && strip[w] < top[w] ? 1.0 : 0.0;
+        of_low[w] = (double)kept_lows[w] / (double)(lows[w] > 0 ? lows[w] : 1);
+        of_high[w] = (double)kept_highs[w] / (double)(highs[w] > 0 ? highs[w] : 1);
     }
     for (Py_ssize_t i = 0; i < v->n; i++) {
-        REAL x = *(const REAL *)at(rows, i, column);
-        if (x == low || x == high)
-            shares[i] += (double)kept[x != low] / (double)all[x != low];
-        else if (x > low && x < high)
-            shares[i] += 1.0;
+        const REAL *x = (const REAL *)at(rows, i, lo);
+        double sum[STRIP] = {0}, total = 0.0;
+        for (int w = 0; w < len; w++) {
+            double inside = (x[w] > low[w]) & (x[w] < high[w]) ? 1.0 : 0.0;
+            double at_high = x[w] == high[w] ? of_high[w] : inside;
+            sum[w] = differ[w] * (x[w] == low[w] ? of_low[w] : at_high);
+        }
+        for (int w = 0; w < STRIP; w++)
+            total += sum[w];
+        shares[i] += total;
     }
 }
 
@@ -69,8 +82,7 @@ MULTIARCH static void OF(window)(const Window *v, const Rows *rows, Py_ssize_t l
         for (Py_ssize_t i = 0; i < v->n; i++)
             shares[i] += (double)v->inside[i];
     else
-        for (int w = 0; w < len; w++)
-            OF(tied_shares)(v, rows, lo + w, strip + w, shares);
+        OF(tied_shares)(v, rows, lo, len, strip, shares);
 }
 
 #undef OF
