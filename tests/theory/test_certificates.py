@@ -178,7 +178,7 @@ def test_the_first_round_descends_up_to_its_largest_amplitude(
             for s in (1 - 1e-6, 1 + 1e-6)
         )
         assert inside < 0
-        assert (0 < outside) == (first.uniform < 1)
+        assert (outside > 0) == (first.uniform < 1)
         played = one_step((w, 2e-3), at, variant=first.variant)
         assert first.value == played.value
         assert first.amplitude == 2e-3

@@ -40,6 +40,7 @@ MOST_KINDS = 2048
 """More kinds of client than this are coarsened, none better than those it replaces."""
 TARGET = 0.1
 """The target by default, as a share of the cap f̄."""
+_CONSTANTS: tuple[Constants, ...] = (*VARIANTS, "joint")
 
 
 @final
@@ -189,7 +190,8 @@ def certify(
         rounds=rounds,
         guarantees=guarantees,
         first_round=tuple(
-            _first_round(few, theta, v) for v in FORMS[1:] if v in variants
+            _first_round(few, theta, v)
+            for v in [v for v in _CONSTANTS if v in variants] or certified
         ),
         noise=_noise(case, guarantees),
         communication=_communication(case, guarantees),
@@ -472,11 +474,12 @@ def _best(
         return bound.rounds, min(bound.least_target, cap), LABEL
     rows: list[_Best] = []
     for label, theorem in THEOREMS.items():
-        known = [v for v in variants if v in theorem.variants]
+        allowed = [v for v in variants if v in theorem.variants]
         if theorem.missing(case):
             continue
         # "joint" and the first of the others: neither is always the better
-        for variant in dict.fromkeys([*known[:1], *(v for v in known if v == "joint")]):
+        joint = [v for v in allowed if v == "joint"]
+        for variant in dict.fromkeys([*allowed[:1], *joint]):
             if amplitude is None:
                 best = design(label, case, target, curvature=curvature, variant=variant)
                 rows.append((best.rounds, min(best.least_target, cap), label))

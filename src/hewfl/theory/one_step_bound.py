@@ -74,19 +74,19 @@ def executable_system(system: System, proxies: ArrayLike) -> System:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class OneStep:
-    """The certificate of a round and what it is made of, client by client.
+    """The certificate of a round and what it is made of.
 
-    The joint bound has no shares of single clients: these are None.
+    The joint bound has no shares of single clients: its parts are NaN.
     """
 
     value: Float64[Array, "*c"]  # J
     change: Float64[Array, "*c"]  # J − U♯, negative where descent is certified
+    descent: Float64[Array, "*c n"]  # A_i
+    decrease: Float64[Array, "*c n"]  # s_i
+    penalty: Float64[Array, "*c n"]  # ρ_i
+    risk: Float64[Array, "*c n"]  # κ_i
+    gain: Float64[Array, "*c n"]  # μ_i = s_i − ρ_i
     hypotheses: tuple[Hypothesis, ...]  # with the worst client's numbers
-    descent: Float64[Array, "*c n"] | None = None  # A_i
-    decrease: Float64[Array, "*c n"] | None = None  # s_i
-    penalty: Float64[Array, "*c n"] | None = None  # ρ_i
-    risk: Float64[Array, "*c n"] | None = None  # κ_i
-    gain: Float64[Array, "*c n"] | None = None  # μ_i = s_i − ρ_i
 
 
 @broadcasting
@@ -118,7 +118,9 @@ def one_step(
     )
     if variant == "joint":
         change = joint_change(w, theta, at)
-        return OneStep(np.asarray(start + change), change, hypotheses)
+        none = np.full(w.shape, np.nan)
+        J = np.asarray(start + change)
+        return OneStep(J, change, none, none, none, none, none, hypotheses)
     check_variant(variant)
     change = certificate.certified_change(w, theta, at, variant)
     parts = (
@@ -131,7 +133,7 @@ def one_step(
         np.broadcast_to(part(theta, at, variant), w.shape) for part in parts
     )
     J = np.asarray(start + change)
-    return OneStep(J, change, hypotheses, A, s, rho, kappa, s - rho)
+    return OneStep(J, change, A, s, rho, kappa, s - rho, hypotheses)
 
 
 @broadcasting

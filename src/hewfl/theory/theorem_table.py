@@ -337,13 +337,13 @@ def _heterogeneous(given: Given, variant: Variant, printed: bool) -> Recursion:
     )
 
 
-def _homogeneous(given: Given, variant: Variant, printed: bool) -> Recursion:
+def _homogeneous(given: Given, variant: Constants, printed: bool) -> Recursion:
     """cor:realized-hom-rate; as printed it has the same coefficients."""
     del printed
     return homogeneous_coefficients(given.system, given.controls, variant=variant)
 
 
-def _homogeneous_pl(given: Given, variant: Variant, printed: bool) -> Recursion:
+def _homogeneous_pl(given: Given, variant: Constants, printed: bool) -> Recursion:
     """cor:realized-hom-PL, NaN where ρ ≤ 0."""
     k, mu = _homogeneous(given, variant, printed), given.require("pl_constant")
 
@@ -430,7 +430,7 @@ _ALL = (
         "Convex objective, exact weights, clients that share it (Algorithm 3)",
         f"{_AFTER}; every batch from the common pool",
         _homogeneous,
-        variants=_POST_LOCAL,
+        variants=(*_POST_LOCAL, "joint"),
         options=("curvature",),
     ),
     Theorem(
@@ -442,7 +442,7 @@ _ALL = (
         f"{_AFTER}; every batch from the common pool",
         _homogeneous_pl,
         needs=("pl_constant",),
-        variants=_POST_LOCAL,
+        variants=(*_POST_LOCAL, "joint"),
         options=("curvature",),
     ),
 )

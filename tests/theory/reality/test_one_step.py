@@ -182,8 +182,6 @@ def test_the_mean_of_a_branch_is_certified(kind: str, variant: Variant) -> None:
     """prop:mean: at most −A f² + ρ; where A < 0, ‖∇F‖² ≤ 2Lf takes over."""
     s = scenes(kind)
     result = s.certificate(variant)
-    assert result.descent is not None
-    assert result.penalty is not None
     quadratic = result.descent * s.gap[:, None] ** 2
     fall = np.where(result.descent < 0, result.decrease, quadratic)
     assert (result.descent < 0).any() == (variant == "absorbed")
@@ -197,9 +195,7 @@ def test_the_mean_of_a_branch_is_certified(kind: str, variant: Variant) -> None:
 def test_the_variance_of_a_branch_is_certified(kind: str, variant: Variant) -> None:
     """lem:kappa; the sharp κ is attained by a branch of one step (T1)."""
     s = scenes(kind)
-    risk = s.certificate(variant).risk
-    assert risk is not None
-    room = slack(risk, s.variance)
+    room = slack(s.certificate(variant).risk, s.variance)
     assert room.min() >= -EQUAL
     if variant == "paper":
         assert room.min() < 0.4  # 2θ²M and more for θ²M
