@@ -250,15 +250,10 @@ def _floor_by_bisection(generator: Generator, a: Array, b: Array, d: Array) -> A
 def floor_hypothesis(
     generator: Generator, terms: Terms, floor: ArrayLike
 ) -> Hypothesis:
-    """g(m) ≤ m, compared without cancellation and up to rounding (eq:floor).
-
-    It fails, with NaN on both sides, where m is infinite.
-    """
-    m = np.asarray(floor, dtype=np.float64)
-    m = nonnegatives("floor", np.where(m == np.inf, 0.0, m))
-    none = np.where(np.isinf(floor), np.nan, 0.0)
-    gain = m * relative_decrease(generator, terms.a, m) + none
-    cost = terms.b * m + terms.d + none
+    """g(m) ≤ m, compared without cancellation and up to rounding (eq:floor)."""
+    m = nonnegatives("floor", floor)
+    gain = m * relative_decrease(generator, terms.a, m)
+    cost = terms.b * m + terms.d
     return at_most("bm + d + ε ≤ m − R_a(m)", cost, gain * (1 + _ROUNDING))
 
 
@@ -343,7 +338,9 @@ def noisy_rate(  # noqa: PLR0913 - the statement has as many letters
     r = np.maximum(S0 - m, 0.0)  # zero where the run starts below the floor
     with np.errstate(over="ignore"):  # λ > 1: a vacuous bound
         value = np.asarray(C * (m + np.exp(np.where(r > 0, total, 0.0)) * r))
-    conditions = [floor_hypothesis(generator, terms, m)]
+    holds = floor_hypothesis(generator, terms, np.where(exists, m, 0.0))
+    sides = (np.where(exists, side, np.nan) for side in (holds.left, holds.right))
+    conditions = [at_most(holds.name, *sides)]  # it fails where there is no floor
     conditions += [below("λ < 1", np.exp(log), 1.0)] if printed else []
     if schedule:
         conditions = [_tightest(condition) for condition in conditions]
