@@ -250,7 +250,8 @@ def _true_sizes(data: Readable, reference: Any) -> tuple[float, float]:
 def largest_entries(data: Readable) -> Float64[Array, " n"]:
     """The largest entry of each vector, by its size."""
     parts = [np.abs(to_host(data.block(lo, hi))) for lo, hi in data.ranges()]
-    return np.max([part.max(axis=1) for part in parts], axis=0)
+    largest: Float64[Array, " n"] = np.max([x.max(axis=1) for x in parts], axis=0)
+    return largest
 
 
 def require_common_scale(entries: Float64[Array, " n"]) -> None:
