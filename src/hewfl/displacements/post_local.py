@@ -43,6 +43,7 @@ def _as_displacements(value: Any) -> Any:
     return as_dense("displacements", value)
 
 
+@np.errstate(all="ignore")  # what is not finite is an error, not a warning
 def post_local_weights(
     displacements: Any,
     reference: Any,
@@ -223,6 +224,7 @@ def _over_all(
     )
 
 
+@np.errstate(all="ignore")
 def combine(
     displacements: Any,
     weights: ArrayLike,
