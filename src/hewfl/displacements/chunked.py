@@ -148,13 +148,6 @@ class ChunkedDisplacements:
             here = slice(lo, min(lo + RANGE, self.d))
             yield here, self.columns(here.start, here.stop)
 
-    def sample(self) -> Float64[Array, "n k"]:
-        """Up to 2048 columns spread over the data."""
-        if self.d <= 2048:
-            return self.block(0, self.d)
-        starts = np.linspace(0, self.d - 512, 4).astype(np.int64)
-        return np.concatenate([self.block(int(a), int(a) + 512) for a in starts], 1)
-
     def spread(self, count: int) -> Float64[Array, "n k"]:
         """About `count` entries of each vector at equal distances, in float64."""
         stride = (self.d // count) | 1  # odd: lengths of layers' rows mostly are not
