@@ -19,6 +19,7 @@ time, the same command goes on. `--table` puts what is there into the page.
 import argparse
 import json
 import logging
+import math
 import os
 import random
 import statistics
@@ -432,7 +433,8 @@ def section(runs: dict[Cell, dict[str, Any]]) -> str:
                 )
             c = pairs[app, world]
             mark = {"better": " ▲", "worse": " ▼"}.get(c.verdict, "")
-            rows.append([world, *cells, f"{c.mean:+.3f} ± {c.half:.3f}{mark}"])
+            half = f" ± {c.half:.3f}" if math.isfinite(c.half) else ""
+            rows.append([world, *cells, f"{c.mean:+.3f}{half}{mark}"])
         head = [app, *(f"{n} (default)" if n == DEFAULT else n for n in names)]
         parts.append(table([*head, "default less FedAvg"], rows))
     sums = [
@@ -440,13 +442,14 @@ def section(runs: dict[Cell, dict[str, Any]]) -> str:
         for cell, row in runs.items()
         if cell[2] == DEFAULT and cell[1] in ("clean", "clean, 20 clients")
     ]
-    seeds = sorted({cell[3] for cell in runs})
     low = f"{min(sums):.3f}" if sums else "-"
+    counts = [len(ends(runs, *key, DEFAULT)) for key in keys]
     intro = (
-        f"Accuracy, mean ± standard deviation over {len(seeds)} seeds, the mean of the "
-        "last three rounds; the last column is paired over seeds with its 95 % "
-        "interval, ▲ and ▼ by Holm's correction over all apps and worlds. The weights "
-        "of the default sum, in the mean over the rounds of a run, to at least "
+        f"Accuracy, mean ± standard deviation, the mean of the last three rounds, over "
+        f"{min(counts)} to {max(counts)} of the {FULL_SEEDS} seeds that the command "
+        "runs. The last column is paired over seeds, with its 95 % interval where "
+        "there are several; ▲ and ▼ by Holm's correction over all apps and worlds. The "
+        "weights of the default sum, in the mean over the rounds of a run, to at least "
         f"{low} in all runs of «clean» and «clean, 20 clients»."
     )
     return "\n" + "\n\n".join([intro, *parts]) + "\n\n"
