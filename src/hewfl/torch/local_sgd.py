@@ -78,9 +78,9 @@ class HewLocalSGD:
             sync_every: this rank's steps between rounds, or the time after which the
                 present step is its last.
             aggregator: a name of `hewfl.aggregators.NAMES`, an aggregator, or a method;
-                local steps are those of the optimiser. The default,
-                `Sieve(tolerance=0.2, by="equal", per_step=True)`, gives equal weights
-                to ranks that agree with the others.
+                local steps are those of the optimiser. The default gives equal weights
+                to ranks that do not oppose the others:
+                `Sieve(tolerance=0.2, by="equal", per_step=True, relative=True)`.
             process_group: the ranks; all by default. Where parameters are sharded, the
                 ranks with the same shard: `mesh["replicate"].get_group()`.
             options: all other options.
