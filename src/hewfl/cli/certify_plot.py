@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hewfl.control.certificate import Variant
+from hewfl.control.certificate import VARIANTS
 from hewfl.core.array_types import Float64
 from hewfl.core.validation import Array, invalid
 from hewfl.plotting import COLOURS, legend, save_as
@@ -104,7 +104,7 @@ def _certified_gaps(
     cap, last = float(c.case.system.cap), int(min(rounds[-1], MOST_STEPS))
     known = np.minimum(rounds, last).astype(int)
     if p.label == PARTIAL:
-        variant: Variant = "paper" if p.variant == "printed" else p.variant
+        (variant,) = (v for v in VARIANTS if v == p.variant)
         bound = absent_clients(c.case, p.amplitude, variant=variant)
         path = np.minimum.accumulate(list(islice(bound.gaps(), last + 1)))
         return np.asarray(path[known]), None
