@@ -229,6 +229,9 @@ def test_undecided_says_what_the_seeds_would_have_shown() -> None:
     c = compare([1.0, 1.1, 0.95, 1.02, 0.97], np.ones(5))
     assert c.verdict == "undecided"
     assert detectable_text(c).startswith("these 5 seeds would have shown a ratio of 1.")
+    two = compare([1.0, 4.0], np.ones(2))
+    assert two.detectable > 1e4
+    assert detectable_text(two) == "these 2 seeds would not have shown a ratio of 100"
     rng = np.random.default_rng(2)
     logs = math.log(c.detectable) + c.spread * rng.standard_normal((4000, 5))
     p = scipy.stats.ttest_1samp(logs, 0, axis=1).pvalue

@@ -180,6 +180,8 @@ SETTLED = 1e-13
 """Weights that change by less than this have arrived."""
 PLAIN = 8
 """Weiszfeld steps before the first extrapolation: near the mean they go far."""
+STALLED = 60
+"""Steps without a lower sum: what is left is rounding, as where most vectors agree."""
 NO_RISE = 1 + 1e-15
 """A sum that is larger by no more than this factor has not risen but for rounding."""
 
@@ -271,7 +273,7 @@ def weiszfeld(
         c_i = α_i/max(ν, ‖z − Δ_i‖) at the last point but one, which the last point is
         the mean of; and by how much the weights c/Σc changed in the last step.
     """
-    weights, least, lengths = alpha, np.inf, np.diagonal(gram)
+    weights, least, lengths, idle = alpha, np.inf, np.diagonal(gram), 0
     taken: list[PerClient] = []
     plain: PerClient | None = None  # in place of an extrapolation that does not help
     for k in range(iterations):
@@ -286,7 +288,8 @@ def weiszfeld(
         before, weights, plain = weights, c / c.sum(), None
         move = weights - before
         change = float(np.abs(move).max())
-        if change <= SETTLED:
+        idle = 0 if value < least else idle + 1
+        if change <= SETTLED or idle == STALLED:
             break
         least = min(least, value)
         taken.append(before)

@@ -590,6 +590,10 @@ def seeds_text(c: Comparison) -> str:
     return f"ahead in {c.ahead} of {count} seeds{exact if c.seeds > 1 else ''}"
 
 
+LARGEST_RATIO = 100
+"""No larger ratio is named as one that seeds would have shown."""
+
+
 def detectable_text(c: Comparison) -> str:
     """How small a difference the seeds would have shown."""
     if c.seeds < 2:
@@ -597,6 +601,8 @@ def detectable_text(c: Comparison) -> str:
     if not math.isfinite(c.detectable):
         return "the differences do not vary, so nothing is known about their error"
     text = f"a difference of {c.detectable:.2g}"
+    if c.is_ratio and c.detectable > LARGEST_RATIO:
+        return f"these {c.seeds} seeds would not have shown a ratio of {LARGEST_RATIO}"
     if c.is_ratio:
         text = f"a ratio of {_ratio_text(c.detectable)}"
     return f"these {c.seeds} seeds would have shown {text}"
