@@ -11,7 +11,7 @@ import numpy as np
 from hewfl.core.array_types import Float64
 from hewfl.core.validation import Array
 from hewfl.experiments.statistics import Comparison, compare_pairs
-from reproduce.byzantine.byzantine_cells import CELLS, ORACLE, RULES, Cell
+from reproduce.byzantine.byzantine_cells import CELLS, ORACLE, PANELS, RULES, Cell
 from reproduce.byzantine.stages import Plan, Sizes
 from reproduce.byzantine.trials import Known
 
@@ -113,6 +113,23 @@ class Scores:
         """A rule against the best of its kind: one family. None for the best one."""
         rooted = RULES[rule].root is not None
         return self._against_best[column, rooted].get(rule)
+
+    def duel(self, rule: str, rival: str) -> dict[Column, Comparison]:
+        """Two rules in all columns that have both: one family."""
+        columns = [c for c, row in self.table.items() if rule in row and rival in row]
+        values = {
+            (label, c): self.table[c][label].losses
+            for c in columns
+            for label in (rule, rival)
+        }
+        named = {f"{label}, {c}": v for (label, c), v in values.items()}
+        pairs = {(f"{rule}, {c}", f"{rival}, {c}"): c for c in columns}
+        compared = compare_pairs(named, pairs, "objective") if columns else {}
+        return {pairs[pair]: comparison for pair, comparison in compared.items()}
+
+    def untrained(self, column: Column) -> float:
+        """Ratio of the model before training, log(classes) over the oracle's loss."""
+        return math.log(PANELS[column[0]].classes) / self.oracle_loss(column)
 
     def is_level(self, column: Column, rule: str) -> bool:
         """Whether a rule is not shown to be behind the best of its kind."""

@@ -214,8 +214,8 @@ def cells_of(text: str, title: str) -> dict[str, str]:
 
 def test_what_was_not_run_is_said(scores: Scores) -> None:
     text = results_text(scores)
-    assert "- Run: digits, Dirichlet 0.2, 8 of 20." in text
-    assert "- Not run: digits, Dirichlet 0.2, 4 of 20." in text
+    assert "- Run, attackers of 20: digits, Dirichlet 0.2: 8." in text
+    assert "- Not run, attackers of 20: digits, Dirichlet 0.2: 4." in text
     ratios = cells_of(text, "Worst ratio to the honest oracle")
     assert ratios[f"*{ORACLE}*"] == "1"
     assert ratios["AngleMix + geometric median"].startswith("**1.5")
@@ -233,6 +233,49 @@ def test_misses_of_the_recommended_rules_are_said(scores: Scores) -> None:
             known[trial] = Outcome(outcome.objective * 0.85, 0.5)  # 1.06
     text = results_text(Scores(known, SIZES, (CELL,)))
     assert "- RootWeights, root of 100: 0 of 1 cells." in text
+
+
+def test_what_a_recommended_rule_loses_comes_before_all_tables() -> None:
+    known = made_up()
+    for trial, outcome in known.items():
+        if trial.rule == "SoftMix + geometric median":
+            known[trial] = Outcome(outcome.objective / 4, 0.5)
+    text = results_text(Scores(known, SIZES, (CELL,)))
+    lost, _, rest = text.partition("## Misses")
+    assert "behind the best rule of its kind in 1 of 1 cells" in lost
+    assert lost.rstrip().endswith("behind the best rule of its kind in 0 of 1 cells.")
+    assert "of SoftMix + geometric median\n" in lost
+    assert "| --- |" not in lost
+    assert "| --- |" in rest
+
+
+def test_one_against_one_is_a_family_over_the_cells(scores: Scores) -> None:
+    duel = scores.duel("RootWeights, root of 100", "FLTrust, root of 100")
+    assert {c: d.verdict for c, d in duel.items()} == {COLUMN: "better"}
+    assert duel[COLUMN].mean == pytest.approx(1.25 / 4, rel=0.01)
+    text = results_text(scores)
+    row = "| RootWeights, root of 100 | FLTrust, root of 100 | 1 | 0 | 0 | 0.31"
+    assert row in text
+
+
+def test_ends_of_lists_are_counted_with_those_where_no_step_trains() -> None:
+    known = made_up(best_amplitude=LEAST / 8)
+    for trial, outcome in list(known.items()):
+        if trial.rule == "mean":  # worse than the model before training, log 10
+            known[trial] = Outcome(outcome.objective + 9, 0.1)
+    scores = Scores(known, SIZES, (CELL,))
+    text, rules = results_text(scores), len(scores.table[COLUMN])
+    assert f"lie {rules} of {rules} step sizes. 1 of them" in text
+    assert f"The other {rules - 1}:" in text
+
+
+def test_the_published_file_of_trials_is_compressed(tmp_path: Path) -> None:
+    known = made_up()
+    for name in ("trials.csv", "trials.csv.gz"):
+        write_trials(known, tmp_path / name)
+        assert read_trials(tmp_path / name) == known
+    sizes = [(tmp_path / n).stat().st_size for n in ("trials.csv", "trials.csv.gz")]
+    assert sizes[1] < sizes[0] / 4
 
 
 def test_everything_is_published_and_can_be_published_again(
