@@ -8,10 +8,18 @@ from typing import final
 
 import numpy as np
 
+from hewfl import RootSet
 from hewfl.core.array_types import Float64
 from hewfl.core.validation import Array
 from hewfl.experiments.statistics import Comparison, compare_pairs
-from reproduce.byzantine.byzantine_cells import CELLS, ORACLE, PANELS, RULES, Cell
+from reproduce.byzantine.byzantine_cells import (
+    AGAINST_ROOT,
+    CELLS,
+    ORACLE,
+    PANELS,
+    RULES,
+    Cell,
+)
 from reproduce.byzantine.stages import Plan, Sizes
 from reproduce.byzantine.trials import Known
 
@@ -27,6 +35,7 @@ class Score:
     Attributes:
         attack: the judged attack with the largest geometric mean of losses.
         losses: of the honest clients, seed by seed; infinite where a run diverged.
+        judged: the same for all judged attacks.
         accuracy: the least mean accuracy over the judged attacks.
         amplitude: the tuned step size.
         is_at_edge: whether that is the end of its list.
@@ -34,6 +43,7 @@ class Score:
 
     attack: str
     losses: Float64[Array, " seeds"]
+    judged: Mapping[str, Float64[Array, " seeds"]]
     accuracy: float
     amplitude: float
     is_at_edge: bool
@@ -91,28 +101,39 @@ class Scores:
         """The least mean accuracy over the judged attacks."""
         return self.table[column][rule].accuracy
 
-    def rivals(self, column: Column, *, rooted: bool) -> list[str]:
-        """Rules with a root, or without, the best first."""
+    def with_secret_root(self, column: Column, rule: str) -> tuple[str, float]:
+        """The worst attack that does not know the root, and its ratio to the oracle.
+
+        Two attacks are judged, and one of them at most knows it.
+        """
+        oracle, score = self.table[column][ORACLE].losses, self.table[column][rule]
+        blind = {a: v for a, v in score.judged.items() if a != AGAINST_ROOT}
+        ratios = {attack: _geometric(v / oracle) for attack, v in blind.items()}
+        attack = max(ratios, key=lambda a: ratios[a])
+        return attack, ratios[attack]
+
+    def rivals(self, column: Column, root: RootSet | None) -> list[str]:
+        """Rules with this root, or without any, the best first."""
         there = (r for r in self.table[column] if r != ORACLE)
-        chosen = [r for r in there if (RULES[r].root is not None) == rooted]
+        chosen = [r for r in there if RULES[r].root == root]
         return sorted(chosen, key=lambda rule: self.ratio(column, rule))
 
     @cached_property
-    def _against_best(self) -> dict[tuple[Column, bool], dict[str, Comparison]]:
-        judged = {}
+    def _against_best(self) -> dict[Column, dict[str, Comparison]]:
+        judged: dict[Column, dict[str, Comparison]] = {}
         for column, scores in self.table.items():
-            for rooted in (False, True):
-                best, *others = self.rivals(column, rooted=rooted)
+            judged[column] = {}
+            for root in {RULES[rule].root for rule in scores}:
+                best, *others = self.rivals(column, root)
                 values = {r: scores[r].losses for r in (best, *others)}
                 pairs = [(r, best) for r in others]
-                compared = compare_pairs(values, pairs, "objective")
-                judged[column, rooted] = {r: c for (r, _), c in compared.items()}
+                compared = compare_pairs(values, pairs, "objective") if pairs else {}
+                judged[column] |= {r: c for (r, _), c in compared.items()}
         return judged
 
     def against_best(self, column: Column, rule: str) -> Comparison | None:
         """A rule against the best of its kind: one family. None for the best one."""
-        rooted = RULES[rule].root is not None
-        return self._against_best[column, rooted].get(rule)
+        return self._against_best[column].get(rule)
 
     def duel(self, rule: str, rival: str) -> dict[Column, Comparison]:
         """Two rules in all columns that have both: one family."""
@@ -150,6 +171,7 @@ def _score(plan: Plan, rule: str) -> Score:
     return Score(
         attack,
         losses[attack],
+        losses,
         min(accuracies),
         plan.amplitude(rule),
         plan.is_at_edge(rule),

@@ -65,8 +65,8 @@ HEAD = (
     "under the attack with the largest one, which is named. 1 is as good as training "
     "without attackers. **Bold**: the best rule of the column, and those not shown to "
     "be behind it (log ratios paired by seed, Student's t, Holm's correction in the "
-    "column, 5 %), apart for rules with a root and without one. (f): the rule is told "
-    "the number of attackers."
+    "column, 5 %), apart for rules without a root and for each kind of root. (f): the "
+    "rule is told the number of attackers. -: the rule cannot work there."
 )
 
 
@@ -105,6 +105,8 @@ def results_text(scores: Scores, deep: DeepKnown | None = None) -> str:
         ("others", "Other rules"),
     ):
         lines += _section(scores, group, title, _ratio_cell(scores))
+    secret = "The same, where the attackers do not know the samples of the root"
+    lines += _section(scores, "main", secret, _secret_cell(scores), is_rooted=True)
     main = (
         ("Worst accuracy on the test part, %", _accuracy_cell(scores)),
         ("Ratio to the best rule of its kind, 95 % interval", _interval_cell(scores)),
@@ -139,9 +141,11 @@ def _runs(scores: Scores) -> Iterator[str]:
 Cell = Callable[[Column, str], str]
 
 
-def _section(scores: Scores, group: str, title: str, cell: Cell) -> list[str]:
+def _section(
+    scores: Scores, group: str, title: str, cell: Cell, *, is_rooted: bool = False
+) -> list[str]:
     """Rules of a group down, cells across; nothing where no cell has them."""
-    rules = GROUPS[group]
+    rules = [r for r, rule in GROUPS[group].items() if rule.root or not is_rooted]
     columns = [c for c, row in scores.table.items() if any(r in row for r in rules)]
     if not columns:
         return []
@@ -170,6 +174,16 @@ def _ratio_cell(scores: Scores) -> Cell:
         text = _ratio(scores.ratio(c, rule))
         text = f"**{text}**" if scores.is_level(c, rule) else text
         return text if c[1] == 0 else f"{text} {scores.table[c][rule].attack}"
+
+    return cell
+
+
+def _secret_cell(scores: Scores) -> Cell:
+    """The worst ratio over attacks that know no root."""
+
+    def cell(c: Column, rule: str) -> str:
+        attack, ratio = scores.with_secret_root(c, rule)
+        return _ratio(ratio) if c[1] == 0 else f"{_ratio(ratio)} {attack}"
 
     return cell
 
@@ -207,7 +221,7 @@ def _losses(scores: Scores) -> list[str]:
             f"{len(there)} cells{':' if lost else '.'}"
         )
         for c in lost:
-            best = scores.rivals(c, rooted=RULES[rule].root is not None)[0]
+            best = scores.rivals(c, RULES[rule].root)[0]
             pair = f"{_ratio(scores.ratio(c, rule))} against"
             best_ratio = _ratio(scores.ratio(c, best))
             lines.append(
@@ -411,12 +425,13 @@ def draw_worst_ratios(scores: Scores, path: Path) -> tuple[Path, Path]:
             axes.grid(visible=False)
             for side in axes.spines.values():
                 side.set_visible(False)
-            axes.set_title(PANELS[panel].title)
+            kind = "equal" if PANELS[panel].alpha is None else "unequal"
+            axes.set_title(f"{PANELS[panel].title}\n({kind} data)")
             axes.set_xlabel("attackers")
         parts[0].set_yticks(range(len(rules)), [SHOWN[r] for r in rules])
         figure.suptitle(
-            "Loss under the worst of 20 attacks that see everything, times that of the "
-            "honest clients alone\n* the server owns 100 clean samples",
+            "Loss under the worst of 20 attacks, times that of the honest clients alone"
+            "\n* the server owns 100 clean samples",
             fontsize=9.5,
         )
         patches = [

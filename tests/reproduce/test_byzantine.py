@@ -198,11 +198,36 @@ def test_a_run_that_diverged_is_the_worst_case() -> None:
 
 
 def test_rules_with_a_root_are_ranked_apart(scores: Scores) -> None:
-    assert scores.rivals(COLUMN, rooted=True)[0] == "RootWeights, root of 100"
-    assert scores.rivals(COLUMN, rooted=False)[0] == "AngleMix + geometric median"
+    owned = RULES["RootWeights, root of 100"].root
+    assert scores.rivals(COLUMN, owned)[0] == "RootWeights, root of 100"
+    assert scores.rivals(COLUMN, None)[0] == "AngleMix + geometric median"
     assert scores.is_level(COLUMN, "AngleMix + geometric median")
     assert not scores.is_level(COLUMN, "mean")
-    assert ORACLE not in scores.rivals(COLUMN, rooted=False)
+    assert ORACLE not in scores.rivals(COLUMN, None)
+
+
+def test_another_root_is_no_rival() -> None:
+    roots = Cell("digits-0.2", 8, "roots")
+    known = {**made_up(), **made_up(roots)}
+    for trial, outcome in known.items():
+        if trial.rule == "FLTrust, root of 500":
+            known[trial] = Outcome(outcome.objective / 8, 0.5)
+    both = Scores(known, SIZES, (CELL, roots))
+    assert "FLTrust, root of 500" in both.table[COLUMN]
+    assert both.is_level(COLUMN, "RootWeights, root of 100")
+    assert not both.is_level(COLUMN, "RootWeights, root of 500")
+
+
+def test_the_worst_attack_that_does_not_know_the_root(scores: Scores) -> None:
+    rule = "FLTrust, root of 100"
+    assert scores.table[COLUMN][rule].attack == AGAINST_ROOT
+    attack, ratio = scores.with_secret_root(COLUMN, rule)
+    assert attack == "flipped labels"  # the second: 1/1.1 of the first
+    assert ratio == pytest.approx(scores.ratio(COLUMN, rule) / 1.1, rel=0.01)
+    assert scores.with_secret_root(COLUMN, "mean") == (
+        scores.table[COLUMN]["mean"].attack,
+        scores.ratio(COLUMN, "mean"),
+    )
 
 
 def cells_of(text: str, title: str) -> dict[str, str]:

@@ -1,5 +1,6 @@
 /* Weights on the simplex, compiled: twins of active_set.py and pivoting.py with the checks
- * and the certificate of simplex.py, for speed only. Callers go through
+ * and the certificate of simplex.py, and of the steps to a geometric median in
+ * aggregators/distance.py, for speed only. Callers go through
  * hewfl.core.native.library(); every entry point checks that its buffers are as long as it
  * will read or write.
  *
