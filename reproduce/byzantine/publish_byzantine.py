@@ -28,6 +28,7 @@ DUELS = {
     "RootWeights, root of 100": (
         "FLTrust, root of 100",
         "clip + ExactWeights, root of 100",
+        "root of 100 alone",
         "AngleMix + geometric median",
     ),
     "AngleMix + geometric median": (
@@ -47,6 +48,7 @@ SHOWN = {
     "RootWeights, root of 100": "RootWeights*",
     "FLTrust, root of 100": "FLTrust*",
     "clip + ExactWeights, root of 100": "clip + ExactWeights*",
+    "root of 100 alone": "these samples alone*",
     "AngleMix + geometric median": "AngleMix + geometric median",
     "SoftMix + geometric median": "SoftMix + geometric median",
     "clip + NNM + geometric median (f)": "clip + NNM + geometric median",

@@ -1,6 +1,7 @@
 """The study of hostile clients: trials, the three stages, worst cases, publishing."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from reproduce.byzantine.byzantine_cells import (
     YARDSTICK_ATTACK,
     AgainstRoot,
     Cell,
+    RootAlone,
 )
 from reproduce.byzantine.byzantine_scores import Scores
 from reproduce.byzantine.publish_byzantine import publish_byzantine, results_text
@@ -81,7 +83,8 @@ def test_every_rule_meets_every_attack_of_the_library() -> None:
     assert set(TUNED_WITH) <= set(ATTACKS)
     assert CELL.attacks("Trust") == tuple(ATTACKS)
     assert CELL.attacks("FLTrust, root of 100")[-1] == AGAINST_ROOT
-    assert CELL.attacks(ORACLE) == (YARDSTICK_ATTACK,)
+    for rule in (ORACLE, "root of 100 alone"):
+        assert CELL.attacks(rule) == (YARDSTICK_ATTACK,)
     assert Cell("mnist-iid", 0).attacks("Trust") == ("none",)
 
 
@@ -135,6 +138,15 @@ def test_trials_are_run_once_and_the_oracle_is_out_of_reach(tmp_path: Path) -> N
     before = file.read_text()
     run_trials(asked, known, file)
     assert file.read_text() == before
+
+
+def test_a_server_that_learns_alone_steps_against_its_gradient() -> None:
+    rows, g = np.ones((3, 2)), np.array([1.0, -2.0])
+    view = view_of(rows, 1, FLTrust())
+    rooted = replace(view.round, root=g)
+    decision, _ = RootAlone(0.5).decide(rooted, None)
+    np.testing.assert_array_equal(decision.step, -0.5 * g)
+    assert not decision.weights.any()
 
 
 # ------------------ stages
