@@ -1,10 +1,12 @@
-"""The pictures of docs/concepts.md, drawn from what the library computes.
+"""The pictures of docs/concepts.md and docs/index.md, drawn from what hewfl computes.
 
 `python -m docs_tools.pictures` writes them to docs/figures. Each picture has a function
 that computes its numbers, which tests check, and one that draws them.
 """
 
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,17 @@ from numpy.typing import NDArray
 
 from hewfl import combine, post_local_weights
 from hewfl.aggregators import Agreement, GeometricMedian, Mean, MultiKrum, Trust
+from hewfl.cli.demo import (
+    AVERAGE,
+    LIMIT,
+    MIXED,
+    ROOTED,
+    TRUST,
+    careless_spec,
+    hostile_spec,
+)
+from hewfl.experiments import MethodSpec, Results, Spec, run
+from hewfl.plotting import COLOURS
 from hewfl.problems import random_quadratic
 
 Array = NDArray[np.float64]
@@ -245,8 +258,107 @@ def draw_robust_weights(axes: Any) -> None:
     axes.set(title="weights of ten clients; the last three (red) send noise")
 
 
+# ------------------------------------------------------------------ the home page
+
+
+@dataclass(frozen=True)
+class ClientWeights:
+    """Weights of twenty clients over forty rounds, as in `hewfl demo`.
+
+    Attributes:
+        faulty: the clients with random labels.
+        weights: of FedAvg and Trust, clients by rounds.
+    """
+
+    faulty: tuple[int, ...]
+    weights: Mapping[str, Array]
+
+
+def client_weights() -> ClientWeights:
+    """One seed of the demo's first comparison, with the step sizes that it chooses."""
+    results = _one_seed(careless_spec(), {AVERAGE: 12.8, TRUST: 64.0})
+    weights = {}
+    for label, records in zip(results.labels, results.records[0], strict=True):
+        rows = np.zeros((20, len(records) - 1))
+        for t, record in enumerate(records[1:]):
+            rows[list(record.clients), t] = record.weights
+        weights[label] = rows
+    faulty = results.records[0][0][0].scenario["faulty"]
+    return ClientWeights(tuple(sorted(faulty)), weights)
+
+
+def accuracies_under_attack() -> tuple[Array, Mapping[str, Array]]:
+    """Rounds and test accuracies of one seed of the demo's second comparison."""
+    steps = {AVERAGE: 3.2, TRUST: 4.0, MIXED: 16.0, ROOTED: 64.0, LIMIT: 64.0}
+    results = _one_seed(hostile_spec(), steps)
+    curves = {k: results.values(k, "test_accuracy")[0] for k in results.labels}
+    return results.rounds.astype(np.float64), curves
+
+
+def _one_seed(spec: Spec, steps: Mapping[str, float]) -> Results:
+    """A spec of the demo with given step sizes, for its first seed."""
+    methods = tuple(
+        MethodSpec(m.method, m.label, {next(iter(m.grid)): steps[m.label]}, {})
+        for m in spec.methods
+        if m.label in steps
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        return run(replace(spec, methods=methods, seeds=(0,)), runs_dir=folder)
+
+
+def draw_client_weights(axes: Any) -> None:
+    """Two maps, clients by rounds; the faulty clients are on top and marked."""
+    shown = client_weights()
+    rest = [i for i in range(20) if i not in shown.faulty]
+    most = max(rows.max() for rows in shown.weights.values())
+    for panel, name in zip(axes, (AVERAGE, TRUST), strict=True):
+        rows = shown.weights[name][[*shown.faulty, *rest]]
+        panel.imshow(rows, cmap="Blues", vmin=0, vmax=most, aspect="auto")
+        panel.axhline(len(shown.faulty) - 0.5, color="black", lw=1)
+        panel.set(title=name, xlabel="round", yticks=[1, 11], xticks=[0, 19, 39])
+        panel.set_xticklabels(["1", "20", "40"])
+        panel.set_yticklabels(["random labels", "good"], rotation=90, va="center")
+        panel.tick_params(length=0)
+        panel.get_yticklabels()[0].set(color=COLOURS["vermilion"][0], fontsize=7)
+
+
+def draw_speeds(axes: Any) -> None:
+    """Local steps of four machines until the exchange: nobody waits for the slowest."""
+    inks = ("#1d4a8a", "#4f80c2", "#8fb0dc", "#c9d8ee")
+    for row, (steps, ink) in enumerate(zip((8, 4, 2, 1), inks, strict=True)):
+        for start in (0.0, 1.15):
+            width = 1 / steps
+            at = start + width * np.arange(steps)
+            axes.barh([row] * steps, width - 0.02, left=at, height=0.6, color=ink)
+    for end in (1.07, 2.22):
+        axes.plot([end, end], [-0.45, 3.45], color=COLOURS["vermilion"][0], lw=4)
+    axes.set_yticks(range(4), [f"H = {h}" for h in (8, 4, 2, 1)])
+    axes.set_xticks([1.07, 2.22], ["exchange", "exchange"])
+    axes.invert_yaxis()
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    axes.set(title="local steps of four machines")
+
+
+def draw_attack(axes: Any) -> None:
+    """Test accuracy over rounds while eight of twenty clients collude."""
+    rounds, curves = accuracies_under_attack()
+    looks = {
+        LIMIT: ("grey", "--"),
+        ROOTED: ("green", "-"),
+        MIXED: ("olive", "-"),
+        TRUST: ("blue", "-"),
+        AVERAGE: ("amber", "-"),
+    }
+    for name, (colour, dash) in looks.items():
+        ink = COLOURS[colour][0]
+        axes.plot(rounds, 100 * curves[name], dash, color=ink, label=name)
+    axes.set(ylim=(70, 100), xlabel="round", title="test accuracy (%), 8 of 20 collude")
+    axes.legend(loc="lower right", fontsize=7)
+
+
 def draw_all(folder: Path = FIGURES) -> None:
-    """Write the four pictures as SVG.
+    """Write the pictures as SVG.
 
     Args:
         folder: where to.
@@ -265,16 +377,19 @@ def draw_all(folder: Path = FIGURES) -> None:
         "legend.frameon": False,
     }
     for name, draw, size, columns in (
-        ("projection", draw_projection, (9, 4), 2),
-        ("steps", draw_unequal_steps, (11, 3.6), 3),
-        ("certificate", draw_certificate, (6, 3.4), 1),
-        ("robust", draw_robust_weights, (9, 2.8), 1),
+        ("concepts-projection", draw_projection, (9, 4), 2),
+        ("concepts-steps", draw_unequal_steps, (11, 3.6), 3),
+        ("concepts-certificate", draw_certificate, (6, 3.4), 1),
+        ("concepts-robust", draw_robust_weights, (9, 2.8), 1),
+        ("home-weights", draw_client_weights, (4, 2.7), 2),
+        ("home-speeds", draw_speeds, (4, 2.7), 1),
+        ("home-attack", draw_attack, (4, 2.7), 1),
     ):
         figure, axes = plt.subplots(1, columns, figsize=size, layout="constrained")
         for panel in np.atleast_1d(axes):
             panel.spines[["top", "right"]].set_visible(False)
         draw(axes)
-        path = folder / f"concepts-{name}.svg"
+        path = folder / f"{name}.svg"
         figure.savefig(path, metadata={"Date": None})
         plt.close(figure)
 

@@ -1,8 +1,8 @@
 """Collects the pages of the site in `build/pages`, as Zensical expects them.
 
-The README becomes the front page. Links between files of the repository become links
+docs/index.md is the front page. Links between files of the repository become links
 between pages; linked files that are no pages are copied. Notebooks are run and become
-pages with their outputs.
+pages with their outputs; galleries get their cards.
 """
 
 import re
@@ -10,12 +10,13 @@ import shutil
 from os.path import relpath
 from pathlib import Path
 
+from docs_tools.gallery import expanded
 from docs_tools.notebooks import as_page
 from docs_tools.pages import NOTEBOOKS, ROOT, pages
 
 STAGE = ROOT / "build" / "pages"
 MOVED = {
-    "README.md": "index.md",
+    "README.md": "overview.md",
     "PAPER.md": "paper.md",
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
@@ -98,7 +99,7 @@ def folded(text: str) -> str:
 def stage() -> None:
     """Write `build/pages`."""
     shutil.rmtree(STAGE, ignore_errors=True)
-    texts = {page: page.read_text("utf-8") for page in pages()}
+    texts = {page: expanded(page.read_text("utf-8")) for page in pages()}
     texts |= {path: as_page(path) for path in sorted(NOTEBOOKS.glob("*.ipynb"))}
     files: set[Path] = set()
     for source, text in texts.items():

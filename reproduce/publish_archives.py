@@ -4,7 +4,7 @@
     python -m reproduce publish
 
 Without a source all verdicts in the output are made again from the published values of
-every seed: claims, pairs, comparisons in summary.json, tables of the studies, Figure 1,
+every seed: claims, pairs, comparisons in summary.json, tables of the studies, figures,
 and the scoreboard of README.md. Nothing is run.
 
 Sources are archives of `python -m reproduce pieces`, or folders of runs. Of runs of the
@@ -123,11 +123,12 @@ def judge_again(output: Path) -> None:
     ):
         draw(part, grids[name], output / name)
     lines = {}
-    for place, judge, _ in LINES.values():
+    for place, judge, draw_line in LINES.values():
         if not (output / place).exists():
             continue
         (key, results), *_ = read_curves(output / place).items()
         lines[place] = results
+        draw_line(results, output / place)
         judge_deep(results, output / place, partial(_keep_late, output / place, judge))
         _put_pairs(output / place, {key: results})
     for place, judge in EARLIER.items():

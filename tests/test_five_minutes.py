@@ -1,4 +1,4 @@
-"""The page "in five minutes": every block of it runs, in less than that time."""
+"""The page "in five minutes": a rule, an attack, a sweep; every block of it runs."""
 
 import re
 import shlex
@@ -23,13 +23,14 @@ def test_the_page_in_five_minutes(
     monkeypatch.chdir(tmp_path)
     blocks = BLOCK.findall(PAGE.read_text("utf-8"))
     assert [title for _, title, _ in blocks] == [
-        *("make_data.py", "my_rules.py", "mine.toml", "", "look.py")
+        *("make_data.py", "my_rules.py", "mine.toml", "", "look.py"),
+        *("my_attack.py", ""),
     ]
     began, output = time.monotonic(), ""
     for kind, title, text in blocks:
         if title:
             (tmp_path / title).write_text(text, encoding="utf-8")
-        if kind == "python" and title != "my_rules.py":
+        if kind == "python" and not title.startswith("my_"):
             exec(compile(text, title, "exec"), {"__name__": "__main__"})
         for line in text.splitlines() if kind == "sh" else ():
             output += output_of(line)
@@ -38,8 +39,17 @@ def test_the_page_in_five_minutes(
     assert "how fast weights fall" in output
     assert "NearTheMean against FedAvg: " in output
     assert "report: hewfl report runs/wards-" in output
-    page = (tmp_path / "wards.html").read_text("utf-8")
-    assert "NearTheMean" in page
+    assert "attacked: after 30 rounds, 3 seeds" in output
+    assert "batch_size=16" in output
+    pages = {
+        name: (tmp_path / f"{name}.html").read_text("utf-8")
+        for name in ("wards", "attacked", "sweep")
+    }
+    assert all("NearTheMean" in page for page in pages.values())
+    assert "2 of 8 clients attack by Reverse: " in pages["attacked"]
+    assert "no faulty clients" in pages["wards"]
+    assert "of 2 panels" in pages["sweep"]
+    assert (tmp_path / "sweep.pdf").stat().st_size > 10_000
     printed = capsys.readouterr().out
     assert "NearTheMean" in printed
     assert "(3, 31)" in printed

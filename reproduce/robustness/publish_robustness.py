@@ -88,7 +88,6 @@ def publish_robustness(
     write_json(output / "summary.json", numbers_of(scores))
     for (panel, scenario), folder in folders.items():
         copy_files(folder, output / "panels" / f"{panel}-{scenario}", KEPT)
-    draw_loss_ratios(scores, output / "loss_ratios")
     return judge_study(scores, folders, output, is_quick=is_quick)
 
 
@@ -99,7 +98,8 @@ def judge_study(
     *,
     is_quick: bool = False,
 ) -> list[Verdict]:
-    """Write tables and verdicts; return these."""
+    """Draw the figure, write tables and verdicts; return these."""
+    draw_loss_ratios(scores, output / "loss_ratios")
     answers = as_trial(verdicts(scores)) if is_quick else verdicts(scores)
     write_text(output / "results.md", _results_text(scores, folders))
     text = _verdicts_text(scores, answers, is_quick=is_quick)

@@ -118,7 +118,7 @@ def test_show_even_shards_and_save_them(tmp_path: Path) -> None:
     output = tmp_path / "picture.png"
     result = run("show", "--iid", "--clients", "3", "--output", str(output))
     assert result.exit_code == 0
-    assert "even shards" in result.output
+    assert "IID, equal sizes" in result.output
     assert output.stat().st_size > 1000
 
 

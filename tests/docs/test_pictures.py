@@ -1,7 +1,14 @@
-"""The pictures of docs/concepts.md show what the page says of them."""
+"""The pictures of docs/concepts.md and the home page show what is said of them."""
 
 import numpy as np
-from docs_tools.pictures import certificate, projection, robust_weights, unequal_steps
+from docs_tools.pictures import (
+    accuracies_under_attack,
+    certificate,
+    client_weights,
+    projection,
+    robust_weights,
+    unequal_steps,
+)
 
 
 def test_steps_are_projections_of_the_mean_over_kappa() -> None:
@@ -27,6 +34,22 @@ def test_the_bound_is_above_the_objective() -> None:
     assert (shown.bound >= shown.objective).all()
     assert shown.bound.argmin() == np.abs(shown.lengths - 1).argmin()
     assert shown.objective[-1] < shown.objective[shown.bound.argmin()]
+
+
+def test_the_weights_of_faulty_clients_vanish_under_trust() -> None:
+    shown = client_weights()
+    assert len(shown.faulty) == 3
+    last = {k: rows[list(shown.faulty), -10:] for k, rows in shown.weights.items()}
+    assert last["Trust"].max() < 0.005
+    assert last["FedAvg"].min() > 0.04  # all clients have a twentieth
+
+
+def test_some_rules_resist_the_attack() -> None:
+    rounds, curves = accuracies_under_attack()
+    end = {name: curve[-1] for name, curve in curves.items()}
+    assert rounds[-1] == 40
+    assert min(end["RootWeights"], end["AngleMix + median"]) > 0.9
+    assert max(end["FedAvg"], end["Trust"]) < 0.85
 
 
 def test_robust_rules_give_faulty_clients_less() -> None:

@@ -1,10 +1,11 @@
 """How pages are collected, and the checks of the built site."""
 
+import re
 from pathlib import Path
 
 import pytest
 from docs_tools.check import site_errors
-from docs_tools.pages import ROOT
+from docs_tools.pages import ROOT, pages
 from docs_tools.stage import STAGE, folded, place, relinked
 
 PAGE = '<a href="b.html#here">b</a> <a href="b.html#gone">b</a> <a href="c.html">c</a>'
@@ -31,8 +32,30 @@ def test_links_follow_pages_to_their_place() -> None:
         relinked("[n](nothing.md)", source, place(source))
 
 
-def test_the_readme_is_the_front_page() -> None:
-    assert place(ROOT / "README.md") == STAGE / "index.md"
+def test_pages_go_to_their_places() -> None:
+    assert place(ROOT / "docs" / "index.md") == STAGE / "index.md"
+    assert place(ROOT / "README.md") == STAGE / "overview.md"
+
+
+def test_the_home_page_has_three_audiences_three_pictures_and_two_commands() -> None:
+    text = (ROOT / "docs" / "index.md").read_text("utf-8")
+    assert len(re.findall(r"^### You ", text, re.MULTILINE)) == 3
+    pictures = re.findall(r"!\[.+\]\((.+)\)", text)
+    assert len(pictures) == 3
+    assert all((ROOT / "docs" / picture).exists() for picture in pictures)
+    (commands,) = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
+    assert len(commands.splitlines()) == 2
+
+
+def test_every_page_is_in_the_navigation_once() -> None:
+    """Pages of results are linked from the others; the side bar has at most 30."""
+    text = (ROOT / "mkdocs.yml").read_text("utf-8").partition("\nnav:\n")[2]
+    listed = re.findall(r"([\w/]+\.md)$", text, re.MULTILINE)
+    assert len(set(listed)) == len(listed)
+    expected = {place(page).relative_to(STAGE).as_posix() for page in pages()}
+    assert {page for page in expected if "results/" not in page} <= set(listed)
+    for tab in re.split(r"^  - ", text, flags=re.MULTILINE):
+        assert tab.count(".md") <= 30
 
 
 def test_sections_are_folded_below_their_headings() -> None:

@@ -2,6 +2,7 @@
 
 import importlib.resources
 import json
+import re
 import shutil
 import subprocess
 import time
@@ -289,6 +290,32 @@ def test_the_first_screen_has_sentence_numbers_curve_and_setting(
     browser.show(page)
 
 
+def test_a_sweep_begins_with_its_values(
+    browser: Browser, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    root = tmp_path_factory.mktemp("sweep")
+    runs = []
+    for size in (4, 16):
+        given = table() | {"name": f"mine-batch_size={size}", "audit_every": 0}
+        given["clients"] = given["clients"] | {"batch_size": size}
+        runs.append(finished_run(root, spec_from_table(given)))
+    write_report(runs, root / "report.html")
+    browser.show(root / "report.html", width=1400)
+    panels = '[data-view="panels"]'
+    texts = (
+        "return [...document.querySelectorAll(arguments[0])].map(t => t.textContent)"
+    )
+    shown = browser.run(texts, f"{panels} svg.chart text")
+    assert {"4", "16", "batch_size", "test accuracy (%)"} <= set(shown)
+    names = browser.run("return panels.methods.map(m => m.label)")
+    assert set(names) <= set(shown)  # at the ends of their lines
+    assert browser.run(texts, f"{panels} path.mean") == [""] * len(names)
+    browser.hover(f"{panels} svg.chart", x=-200)
+    assert browser.text(f"{panels} .tip").startswith("batch_size 4")
+    for rows in browser.run("return panels.methods.map(m => m.curves.test_accuracy)"):
+        assert [len(row) for row in rows] == [2, 2]  # seeds by panels
+
+
 def test_weights_change_with_the_choices(browser: Browser) -> None:
     image = "return [...document.querySelectorAll(arguments[0])].map(m => m.innerHTML)"
     words, pictures = [], []
@@ -305,11 +332,12 @@ def test_weights_change_with_the_choices(browser: Browser) -> None:
     look()
     assert len(set(pictures)) == len(pictures)
     # the average beside the author's rule at first, which is FedAvg beside HEW
-    assert words[0].startswith(f"Round 6, seed 0: {HOSTILE} gives ")
-    assert "; HEW gives " in words[0]
-    assert words[1].startswith("Round 6, seed 0: HewHet gives ")
-    assert words[3].startswith("Round 6, seed 1: HewHet gives ")
-    assert words[4].startswith("Round 5, seed 1: HewHet gives ")
+    assert words[0].startswith("Round 6, seed 0: the heaviest client has ")
+    assert f" % of the weight under {HOSTILE}, " in words[0]
+    assert words[0].endswith(" % under HEW.")
+    assert "under HewHet, " in words[1]
+    assert words[3].startswith("Round 6, seed 1: ")
+    assert words[4].startswith("Round 5, seed 1: ")
 
 
 def test_the_pointer_shows_a_weight(browser: Browser) -> None:
@@ -341,12 +369,13 @@ def test_bad_clients_are_marked_and_come_first(
     browser: Browser, faulty_page: Path
 ) -> None:
     browser.show(faulty_page)
-    assert browser.text("h1").startswith(
-        "With random labels from 2 of 5 clients, trust"
-    )
+    assert browser.text("h1").startswith("2 of 5 clients have random labels: trust")
     count = "return document.querySelectorAll(arguments[0]).length"
     assert browser.run(count, f"{WEIGHTS} rect.bad") == 2  # one for each map
-    assert "FedAvg gives the 2 bad clients " in browser.text(f"{WEIGHTS} .said")
+    said = browser.text(f"{WEIGHTS} .said")
+    assert re.search(
+        r": the 2 bad clients have \d.* % of the weight under FedAvg", said
+    )
     (who,) = browser.run("return runs.map(r => r.weights.bad[0])")
     rows = "return [...document.querySelector(arguments[0]).querySelectorAll('text')]"
     texts = browser.run(f"{rows}.map(t => t.textContent)", f"{WEIGHTS} .map svg.chart")

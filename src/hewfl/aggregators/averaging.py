@@ -47,9 +47,9 @@ def weighting_needs(weighting: Weighting) -> frozenset[Need]:
 @final
 @dataclass(frozen=True, slots=True)
 class Mean(Aggregator):
-    """A weighted mean of the updates.
+    """A weighted mean of the updates [McMahan2017].
 
-        step = Σ_i p_iΔ_i
+        step = Σ_i p_iΔ_i,     p_i = 1/S, m_i/Σ_j m_j by size, or H_i/Σ_j H_j by steps
 
     "size" is federated averaging, p_i = m_i/Σ_{j∈S} m_j [McMahan2017]. The paper's
     pseudo-code once divided by the sizes of all clients, which shrinks the step under

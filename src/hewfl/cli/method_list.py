@@ -44,6 +44,9 @@ KEY = re.compile(r" ?\[([A-Z][A-Za-z]+\d{4}[a-z]?)(?:, [^\]]*)?\]")
 """A citation in a docstring."""
 OWN, OTHERS = "hewfl", "not hewfl"
 PAPER = "Pasechnyuk2026"
+EXACT = ("exact", "power-weights")
+"""Aggregators with the paper's weights."""
+SECTION = re.compile(r"^(?:Args|Attributes|Examples|Raises|Returns):$", re.MULTILINE)
 
 
 @final
@@ -145,26 +148,37 @@ def read_sheet(name: str) -> MethodSheet:
         name: in specs, or of a pre-aggregation; the user's own code is loaded.
     """
     method = PARTS[name] if name in PARTS else load(name, GROUP, "name")
-    text = inspect.getdoc(method) or ""  # none under python -OO
-    opening, _, rest = text.partition("\n")
-    before = re.split(r"^(?:Attributes|Args):$", rest, maxsplit=1, flags=re.MULTILINE)[
-        0
-    ]
-    citation = KEY.search(opening)
-    key = PAPER if name.startswith("Hew") else OWN
-    key = key if citation is None else citation[1]
-    key = key if name in PARTS else OTHERS
+    sentence, cited, formulas = split_docstring(method)
+    key = PAPER if name.startswith("Hew") or name in EXACT else OWN
+    key = (cited or key) if name in PARTS else OTHERS
     source = re.sub(r"([a-z])(\d{4}).*", r"\1 \2", key)
     paper = REFERENCES.get(key, key if key == OTHERS else OWN)
     return MethodSheet(
         name,
-        KEY.sub("", opening),
+        sentence,
         source,
         paper,
-        before.strip("\n"),
+        formulas,
         _own_parameters(name, method),
         name in ALGORITHMS,
     )
+
+
+def split_docstring(record: Any) -> tuple[str, str, str]:
+    """The parts of a docstring that say what something is.
+
+    Args:
+        record: with a docstring.
+
+    Returns:
+        Its first sentence without the citation, the key of the work that this cites or
+        "", and the rest up to the sections (Attributes, Raises and so on).
+    """
+    text = inspect.getdoc(record) or ""  # none under python -OO
+    opening, _, rest = text.partition("\n")
+    citation = KEY.search(opening)
+    body = SECTION.split(rest, maxsplit=1)[0]
+    return KEY.sub("", opening), citation[1] if citation else "", body.strip("\n")
 
 
 def _own_parameters(name: str, method: Any) -> tuple[Parameter, ...]:

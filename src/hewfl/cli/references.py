@@ -53,6 +53,10 @@ REFERENCES = {
     "under heterogeneity. AISTATS 2023",
     "Allouah2024": "Allouah et al. Adaptive gradient clipping for robust federated "
     "learning. arXiv:2405.14432",
+    "Baruch2019": "Baruch, Baruch, Goldberg. A little is enough: circumventing "
+    "defenses for distributed learning. NeurIPS 2019",
+    "Xie2019": "Xie, Koyejo, Gupta. Fall of empires: breaking Byzantine-tolerant SGD "
+    "by inner product manipulation. UAI 2020",
     "Karimireddy2021": "Karimireddy et al. Learning from history for Byzantine robust "
     "optimization. arXiv:2012.10333",
 }

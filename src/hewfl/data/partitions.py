@@ -372,7 +372,7 @@ KINDS: dict[str, Callable[[TrainingRows, PartitionSpec, int], Partition]] = {
 }
 """Partitions by name."""
 _DESCRIPTIONS = {
-    "iid": "shuffled even shards",
+    "iid": "IID, equal sizes",
     "dirichlet": "Dirichlet partition with α = {alpha:g}",
     "classes": "{k} classes per client",
     "shards": "{k} shards per client, sorted by label",

@@ -178,14 +178,14 @@ def styles_of(
         methods: of all panels.
         limits: labels of methods that know the truth, beside those of hewfl: their
             lines are grey and dashed.
-        strong: labels of the methods that the panels are about, the first in the
-            strong colour; `author_rule` by default.
+        strong: labels of the methods that the panels are about, in thick lines;
+            `author_rule` by default. A single one has the strong colour.
     """
     if not methods:
         return {}
     strong = strong or (author_rule(methods, limits),)
     kinds = {method.label: method.method for method in methods}
-    colours = {kinds[strong[0]]: STRONG}
+    colours = {kinds[strong[0]]: STRONG} if len(strong) == 1 else {}
     styles: dict[str, Style] = {}
     taken: set[tuple[str, int, str]] = set()
     markers = tuple(MARKERS)
@@ -194,11 +194,10 @@ def styles_of(
             styles[method.label] = Style(GREY, LIMIT, "", WIDTH)
             continue
         preferred, first = _FAMILIES.get(method.method, ("olive", 3))
-        used = {*colours.values(), GREY}
+        used = {*colours.values(), GREY, STRONG}
         free = [name for name in (preferred, *COLOURS) if name not in used]
         colour = colours.setdefault(method.method, free[0] if free else preferred)
-        if method.label == strong[0]:
-            first = 0  # solid
+        first = 0 if method.label in strong else first  # solid
         # 6 dashes and 7 markers have no common divisor: 42 different looks. The first
         # variant has no marker.
         looks = [(first, "")]

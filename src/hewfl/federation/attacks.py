@@ -91,6 +91,8 @@ def _finite(name: str, value: float) -> None:
 class RandomLabels(Validated):
     """Random labels, uniform over the classes.
 
+        y ← uniform on {0, …, c − 1}
+
     Attributes:
         share: of the clients with such labels.
         labels: share of their samples with such labels.
@@ -109,6 +111,8 @@ class RandomLabels(Validated):
 @dataclass(frozen=True, slots=True)
 class FlippedLabels(Validated):
     """Label flipping: class k of c becomes class c − 1 − k.
+
+        y ← c − 1 − y
 
     Attributes:
         share: of the clients with such labels.
@@ -132,6 +136,8 @@ class FlippedLabels(Validated):
 class ScaledUpdates(Validated):
     """Displacements times a number: −1 is sign flipping, 10 makes them dominate.
 
+        a Δ_i,     a = `factor`
+
     Attributes:
         share: of the clients that send them.
         factor: any finite number; −1 flips signs.
@@ -150,6 +156,8 @@ class ScaledUpdates(Validated):
 class RandomUpdates(Validated):
     """Random directions, as long as the honest displacement times a number.
 
+        ℓ ‖Δ_i‖ u_it,     u_it a random unit vector in every round, ℓ = `length`
+
     Attributes:
         share: of the clients that send them.
         length: over that of the honest displacement, above 0.
@@ -167,6 +175,8 @@ class RandomUpdates(Validated):
 @dataclass(frozen=True, slots=True)
 class ConstantUpdates(Validated):
     """One direction for all faulty clients and all rounds: they collude.
+
+        ℓ ‖Δ_i‖ u,     u one random unit vector, ℓ = `length`
 
     Attributes:
         share: of the clients that send it.
@@ -206,6 +216,8 @@ class GrowingNoise(Validated):
 class StaleUpdates(Validated):
     """Stale updates: the same displacement again, with a new one from time to time.
 
+        Δ_i of round k⌊t/k⌋ in round t,     k = `every`
+
     A faulty client computes a displacement in its first round and in rounds t divisible
     by `every` that it takes part in. In the rounds between it sends the last one again.
 
@@ -229,6 +241,8 @@ class StaleUpdates(Validated):
 @dataclass(frozen=True, slots=True)
 class HiddenBatches(Validated):
     """Batches of other sizes than the nominal one. No client counts as faulty.
+
+        b_i ← uniform on `choices`
 
     Each client draws its size once, from the seed. The cohort has the federation's
     nominal `batch_size`.

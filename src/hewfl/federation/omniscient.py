@@ -139,6 +139,8 @@ def _mirrored(values: Iterable[float]) -> list[float]:
 class ALIE(Validated):
     """A little is enough [Baruch2019]: μ + zσ, inside the spread of honest updates.
 
+        μ + zσ,     μ and σ the mean and deviation of honest updates, entry by entry
+
     By the paper's formula, with f attackers among n clients,
 
         s = ⌊n/2 + 1⌋ − f,     z = Φ⁻¹((n − f − s)/(n − f))
@@ -187,6 +189,8 @@ class ALIE(Validated):
 @dataclass(frozen=True, slots=True)
 class IPM(Validated):
     """Inner product manipulation [Xie2019], fall of empires: −εμ.
+
+        −εμ,     μ the mean of the honest updates
 
     With a small ε the update is shorter than honest ones, and rules that compare
     distances may take it for one of them. `epsilon` 1 is sign flipping of the mean, as
@@ -299,6 +303,8 @@ def _largest_root(
 @dataclass(frozen=True, slots=True)
 class Gaussian(Validated):
     """Gaussian noise without signal [Blanchard2017]: entries N(mean, std²).
+
+        m + s z,     z ~ N(0, I), m = `mean`, s = `std`
 
     `RandomUpdates` has noise of the length of an honest update.
 
@@ -471,6 +477,8 @@ class _Composed(Validated):
 class Sleeper(_Composed):
     """Honest for some rounds, to be trusted by rules that remember; then an attack.
 
+        own update, or μ, in rounds t < k;     the attack `base` in rounds t ≥ k
+
     Attributes:
         base: the attack.
         rounds: k, at least 1: it starts in round k, counted from 0.
@@ -493,6 +501,8 @@ class Sleeper(_Composed):
 @dataclass(frozen=True, slots=True)
 class Alternating(_Composed):
     """An attack for some rounds, honest updates for some rounds, and so on.
+
+        the attack `base` where t mod (on + off) < on;     own updates elsewhere
 
     Attributes:
         base: the attack.

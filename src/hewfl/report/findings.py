@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any, final
 
 from hewfl.core.array_types import Float64
@@ -15,16 +16,17 @@ from hewfl.experiments.statistics import Ranking
 from hewfl.report.page_data import PageRun, faulty_clients
 
 FAULTS = {
-    "RandomLabels": "random labels",
-    "FlippedLabels": "flipped labels",
-    "RandomUpdates": "random updates",
-    "ConstantUpdates": "one common wrong update",
-    "GrowingNoise": "growing noise",
-    "StaleUpdates": "stale updates",
-    "Drift": "one common wrong direction",
-    "Gaussian": "Gaussian noise",
+    "RandomLabels": "have random labels",
+    "FlippedLabels": "have flipped labels",
+    "RandomUpdates": "send random updates",
+    "ConstantUpdates": "send one common wrong update",
+    "GrowingNoise": "send growing noise",
+    "StaleUpdates": "send stale updates",
+    "Drift": "send one common wrong direction",
+    "Gaussian": "send Gaussian noise",
+    "HiddenBatches": "hide their batch sizes",
 }
-"""What faulty clients have or send; other kinds are attacks with a name."""
+"""What faulty clients do; other kinds are attacks with a name."""
 VERBS = {
     "better": ("beats", "all"),
     "worse": ("loses to", "all"),
@@ -101,31 +103,37 @@ def _names(labels: Sequence[str], count: int, every: str) -> str:
 
 
 def _setting(run: PageRun) -> str:
-    """The faults as the beginning of a sentence; empty without any."""
-    n = run.results.spec.clients.n
-    parts = [f"{what} from {count}" for what, count in faults_of(run) if count]
-    return f"With {listed(parts)} of {n} clients, " if parts else ""
+    """The faulty clients as the beginning of a sentence; empty without any."""
+    texts = _faulty(run)
+    return f"{listed(texts)}: " if texts else ""
 
 
-def faults_of(run: PageRun) -> list[tuple[str, int]]:
-    """The faults and attacks of the spec, and how many clients each is on."""
+def _faulty(run: PageRun) -> list[str]:
+    """What faulty and attacking clients do, and how many do it."""
     clients = run.results.spec.clients
     scenario = clients.scenario if isinstance(clients.scenario, Mapping) else {}
-    every = scenario.get("faults", ())
-    return [(_fault(f), round(f.get("share", 0) * clients.n)) for f in map(dict, every)]
+    texts = []
+    for fault in map(dict, scenario.get("faults", ())):
+        inner = fault.get("base", fault)  # the share of an attack made of another one
+        count = round(inner.get("share", 1) * clients.n)
+        who = "all" if "share" not in inner else f"{count} of {clients.n}"
+        one = count == 1 and who != "all"
+        texts.append(f"{who} clients {_fault(fault, is_one=one)}")
+    return texts
 
 
-def _fault(fault: Mapping[str, Any]) -> str:
-    """A fault in words."""
+def _fault(fault: Mapping[str, Any], *, is_one: bool) -> str:
+    """What clients with a fault do: a verb and its object."""
     kind, inner = str(fault.get("kind", "")), fault.get("base")
     if isinstance(inner, Mapping):
-        return f"{_fault(inner)} ({kind})"
+        return f"{_fault(inner, is_one=is_one)} ({kind})"
+    text = FAULTS.get(kind, f"attack by {short_name(kind)}")
     if kind == "ScaledUpdates":
         factor = float(fault.get("factor", -1.0))
-        return "flipped signs" if factor == -1 else f"updates times {factor:g}"
-    if kind == "HiddenBatches":
-        return "hidden batch sizes"
-    return FAULTS.get(kind, f"the attack {short_name(kind)}")
+        changed = "with the opposite sign" if factor == -1 else f"times {factor:g}"
+        text = f"send updates {changed}"
+    verb, rest = text.split(" ", 1)
+    return f"{'has' if verb == 'have' else f'{verb}s'} {rest}" if is_one else text
 
 
 def numbers(run: PageRun) -> list[Number]:
@@ -143,7 +151,7 @@ def beside(run: PageRun) -> str:
     texts = [] if best is None else [f"Best of the others: {best}, {_end(run, best)}."]
     limits = [f"{k}, {_end(run, k)}" for k in ranking.limits]
     texts += [f"Limit that knows the truth: {listed(limits)}."] if limits else []
-    return " ".join(texts)
+    return " ".join(texts).replace(" %", "\N{NO-BREAK SPACE}%")
 
 
 def _end(run: PageRun, label: str) -> str:
@@ -211,7 +219,8 @@ def compared(run: PageRun) -> list[str]:
     spec, known = run.results.spec, run.results.constants[0]
     clients, parts = spec.clients, []
     samples = sum(known["samples"] or ())
-    parts.append(spec.data.name + (f" ({samples:,} samples)" if samples else ""))
+    name = PurePath(spec.data.name).name  # of the user's own file, without folders
+    parts.append(name + (f" ({samples:,} samples)" if samples else ""))
     parts.append(f"{known['n']} clients, {clients.partition_text}")
     if known["d"]:
         parts.append(f"{known['d']:,} parameters")
@@ -232,10 +241,9 @@ def compared(run: PageRun) -> list[str]:
 
 def _affected(run: PageRun) -> str:
     """Faults, and on whom they fall."""
-    n, given = run.results.spec.clients.n, faults_of(run)
-    if not given:
+    texts = _faulty(run)
+    if not texts:
         return "no faulty clients"
-    texts = [f"{what} from {k} of {n}" if k else what for what, k in given]
     bad, seed = faulty_clients(run.results, 0), run.results.spec.seeds[0]
     who = f" ({listed(map(str, bad), 8)} in seed {seed})" if bad else ""
     return f"{listed(texts)}{who}"
@@ -290,18 +298,11 @@ def overall(runs: Sequence[PageRun], rule: str) -> tuple[str, list[Number]]:
     panels, who = len(runs), name or "the best of the others"
     quantities = {QUANTITIES[run.ranking.quantity] for run in runs}
     on = f" on {quantities.pop()}" if len(quantities) == 1 else ""
-    rest = [
-        text.format(counts[verdict])
-        for verdict, text in (
-            ("worse", "it loses in {}"),
-            ("equal", "they are equal in {}"),
-            ("undecided", "in {} the seeds cannot tell them apart"),
-        )
-        if counts[verdict]
-    ]
-    more = f"; {listed(rest)}" if rest else ""
-    text = f"{rule} beats {who}{on} in {counts['better']} of {panels} panels{more}."
-    return text, [
+    known = [verdict for verdict in VERBS if counts[verdict]]
+    parts = [f"{VERBS[verdict][0]} it in {counts[verdict]}" for verdict in known]
+    count = f"{counts[known[0]]} of {panels} panels"
+    parts[0] = f"{VERBS[known[0]][0]} {who}{on} in {count}"
+    return f"{rule} {listed(parts, 4)}.", [
         Number(
             f"{counts['better']} of {panels}", f"panels where {rule} beats {who}", ""
         ),
@@ -311,6 +312,13 @@ def overall(runs: Sequence[PageRun], rule: str) -> tuple[str, list[Number]]:
             listed((run.name for run in beaten), 4),
         ),
     ]
+
+
+def compared_everywhere(runs: Sequence[PageRun]) -> list[str]:
+    """What was compared in all runs, and the names of the runs."""
+    first, *rest = [compared(run) for run in runs]
+    shared = [text for text in first if all(text in texts for texts in rest)]
+    return [*shared, f"{len(runs)} panels: {listed((run.name for run in runs), 8)}"]
 
 
 def _common_reference(runs: Sequence[PageRun]) -> str | None:

@@ -25,7 +25,7 @@ from hewfl.experiments.statistics import RANKED, rank_methods
 from hewfl.experiments.summary import summarise
 from hewfl.plotting import COLOURS
 from hewfl.report import findings, tables
-from hewfl.report.page_data import PageRun, page_data
+from hewfl.report.page_data import PageRun, page_data, panels_data
 from hewfl.version import __version__
 
 SCRIPTS = ("elements", "chart", "weights", "export", "start")
@@ -122,7 +122,9 @@ def _page(
 
     css = _style_sheet()
     js = "\n".join(_file(f"{name}.js") for name in SCRIPTS)
-    given = {"marks": MARKS, "runs": [page_data(run) for run in runs]}
+    shared = findings.shared_rule(runs)
+    panels = None if shared is None else panels_data(runs, shared)
+    given = {"marks": MARKS, "runs": [page_data(run) for run in runs], "panels": panels}
     data = json.dumps(given, separators=(",", ":"), allow_nan=False)
     environment = jinja2.Environment(
         autoescape=True,
@@ -132,7 +134,6 @@ def _page(
         finalize=_without_folders,
     )
     safe = environment.filters["safe"]
-    shared = findings.shared_rule(runs)
     return environment.from_string(_file("page.html")).render(
         title=", ".join(run.name for run in runs) or "Not finished",
         policy=_policy(css, js),
@@ -144,6 +145,7 @@ def _page(
         waiting=waiting,
         asked=asked,
         rule=shared,
+        panels=panels,
         cards=shared is None and 1 < len(runs) <= SIDE_BY_SIDE,
         marks=MARKS,
         findings=findings,

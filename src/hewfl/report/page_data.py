@@ -2,7 +2,7 @@
 
 import base64
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -127,12 +127,8 @@ def page_data(run: PageRun) -> dict[str, Any]:
             for key in offered
         ],
         "methods": [
-            {
-                "label": label,
-                "colour": style.colour,
-                "dash": style.strokes,
-                "marker": style.marker,
-                "width": style.width,
+            _look(label, style)
+            | {
                 "at": {
                     a: _rounded(mean_axis_values(results, label, a)[points])
                     for a in axes
@@ -145,6 +141,107 @@ def page_data(run: PageRun) -> dict[str, Any]:
             for label, style in ((k, run.styles[k]) for k in results.labels)
         ],
         "weights": _weights(results) | {"shown": _beside(run)},
+    }
+
+
+def panels_data(runs: Sequence[PageRun], rule: str) -> dict[str, Any] | None:
+    """What the script draws over the runs of a sweep: last values over its values.
+
+    It has the form of `page_data`, with a run for a round and its value in `ticks`.
+
+    Args:
+        runs: about one rule.
+        rule: whose line is the strong one.
+
+    Returns:
+        The data of one figure; None where the runs are no sweep over one field, or
+        differ in quantity or seeds.
+    """
+    first, swept = runs[0], _swept([run.name for run in runs])
+    quantity, seeds = first.ranking.quantity, first.results.spec.seeds
+    alike = {(run.ranking.quantity, run.results.spec.seeds) for run in runs}
+    if swept is None or len(alike) > 1 or not first.rankings:
+        return None
+    axis, ticks = swept
+    places = list(range(1, len(runs) + 1))
+    labels = list(dict.fromkeys(k for run in runs for k in run.results.labels))
+    rows = {k: _last_values(runs, k, quantity) for k in labels}
+    leaders_ = [rule, *([first.reference] if first.reference else [])]
+    shown = {
+        "key": quantity,
+        "name": QUANTITIES[quantity],
+        "log": quantity in GAPS,
+        "up": quantity in LARGER_IS_BETTER,
+        "leaders": leaders_,
+        "window": _around(rows, leaders_),
+    }
+    return {
+        "seeds": list(seeds),
+        "rounds": places,
+        "ticks": ticks,
+        "name": f"{first.name} and {len(runs) - 1} more",
+        "main": quantity,
+        "axes": [{"key": "panels", "name": axis}],
+        "quantities": [shown],
+        "methods": [
+            _look(k, first.styles[k])
+            | {"at": {"panels": places}, "curves": {quantity: rows[k]}}
+            for k in labels
+        ],
+    }
+
+
+def _last_values(
+    runs: Sequence[PageRun], label: str, quantity: str
+) -> list[list[float | int | None]]:
+    """Seeds by panels; None where a panel has no such method."""
+    nothing = np.full(len(runs[0].results.spec.seeds), np.nan)
+    columns = [
+        run.results.final(label, quantity) if label in run.results.labels else nothing
+        for run in runs
+    ]
+    return [_rounded(row) for row in np.array(columns).T]
+
+
+def _around(
+    rows: Mapping[str, list[list[float | int | None]]], leaders_: Sequence[str]
+) -> list[float | int | None]:
+    """Ends of the vertical axis: all means, and the bands of the leaders."""
+    every = {k: np.array(v, dtype=float) for k, v in rows.items()}
+    ends = [values.mean(axis=0) for values in every.values()]
+    for label in leaders_:
+        mean, spread = mean_and_spread(every[label])
+        ends += [mean - spread, mean + spread]
+    known = np.concatenate(ends)
+    known = known[np.isfinite(known)]
+    if not known.size or known.min() == known.max():
+        return [None, None]
+    margin = 0.04 * (known.max() - known.min())
+    return _rounded(np.array([known.min() - margin, known.max() + margin]))
+
+
+def _swept(names: Sequence[str]) -> tuple[str, list[str]] | None:
+    """The field of a sweep and its values, from the names of its runs.
+
+    >>> _swept(["mine-alpha=0.1", "mine-alpha=1.0"])
+    ('alpha', ['0.1', '1.0'])
+    >>> _swept(["study-mnist", "study-digits"])
+    """
+    parts = [name.rpartition("=") for name in names]
+    before = {first for first, _, _ in parts}
+    if len(before) > 1 or before == {""}:
+        return None
+    return before.pop().rpartition("-")[2], [value for _, _, value in parts]
+
+
+def _look(label: str, style: Style) -> dict[str, Any]:
+    """A method as the script draws it."""
+    return {
+        "label": label,
+        "colour": style.colour,
+        "dash": style.strokes,
+        "marker": style.marker,
+        "width": style.width,
     }
 
 

@@ -1,3 +1,12 @@
+const shortened = (label) => (label.length > 26 ? `${label.slice(0, 25)}…` : label);
+
+/* The width of a name at the end of its line. */
+const widthOf = (label) => {
+  const pen = make("canvas").getContext("2d");
+  pen.font = "700 12.5px system-ui, sans-serif";
+  return pen.measureText(shortened(label)).width;
+};
+
 /* Curves of a run: methods shown and hidden, values under the pointer, zoom by brush or
    keys. On the first screen there is one quantity, and no controls. */
 
@@ -174,7 +183,7 @@ function drawCurves(place, run, isFirst = false) {
     for (const end of [...kept].reverse()) most = (end.at = Math.min(end.at, most)) - step;
     const left = box.width - box.right + 14;
     for (const { k, method, leads, x: px, y: py, at } of kept) {
-      const text = method.label.length > 26 ? `${method.label.slice(0, 25)}…` : method.label;
+      const text = shortened(method.label);
       svg.append(
         make("path", { class: `leader ${method.colour}`, "data-method": k, d: `M${px + 2},${py}L${left - 3},${at}` }),
         make(
@@ -186,13 +195,19 @@ function drawCurves(place, run, isFirst = false) {
     }
   }
 
+  /* Of panels: their names; else round values of the axis. */
+  function ticksBelow(first, last, width) {
+    if (run.ticks) return run.ticks.map((name, k) => [x(k + 1), name]);
+    return niceTicks(first, last, Math.min(8, width / 90)).map((v) => [x(v), show(v)]);
+  }
+
   function draw() {
     const width = Math.max(230, plot.clientWidth || 900);
     shown = every.filter((k) => !state.hidden.has(k)).map(read);
     const isWide = width >= 560;
-    const longest = Math.max(0, ...shown.map(({ method }) => Math.min(26, method.label.length)));
+    const longest = Math.max(0, ...shown.map(({ method }) => widthOf(method.label)));
     const height = isFirst ? (isWide ? 340 : 260) : isWide ? 430 : 320;
-    box = { width, height, left: 58, right: isWide ? 24 + 7.8 * longest : 12, top: 10, bottom: 44 };
+    box = { width, height, left: 58, right: isWide ? 22 + longest : 12, top: 10, bottom: 44 };
     const xs = shown.flatMap((line) => line.points.map((p) => p.x)).filter(Number.isFinite);
     const [first, last] = state.zoom ?? (xs.length ? [Math.min(...xs), Math.max(...xs)] : [0, 1]);
     const [low, high] = limits();
@@ -202,7 +217,7 @@ function drawCurves(place, run, isFirst = false) {
     const area = panel(
       svg,
       box,
-      { ticks: niceTicks(first, last, Math.min(8, width / 90)).map((v) => [x(v), show(v)]), name: axisName() },
+      { ticks: ticksBelow(first, last, width), name: axisName() },
       { ticks: ticks.map((v) => [y(v), show(v)]), name: named() },
     );
     for (const line of [...shown].sort((a, b) => a.leads - b.leads || a.method.width - b.method.width)) drawLine(area, line, low);
@@ -217,6 +232,11 @@ function drawCurves(place, run, isFirst = false) {
     reset.textContent = state.zoom || !state.whole ? "whole range" : "what differs";
     if (state.focus !== null) look(state.focus);
     point();
+  }
+
+  function where({ round }) {
+    if (run.ticks) return `${axisName()} ${run.ticks[round - 1]}`;
+    return state.axis === "rounds" ? `round ${round}` : `${show(state.at)} ${axisName()}`;
   }
 
   /* The values of all methods at the place under the cross-hair. */
@@ -250,7 +270,7 @@ function drawCurves(place, run, isFirst = false) {
       make("td", {}, p.value && run.seeds.length > 1 ? `± ${show(p.value.spread, 2)}` : ""),
     ];
     tip.replaceChildren(
-      make("strong", {}, state.axis === "rounds" ? `round ${rows[0].p.round}` : `${show(state.at)} ${axisName()}`),
+      make("strong", {}, where(rows[0].p)),
       make("table", {}, make("tbody", {}, ...rows.slice(0, most).map((row) => make("tr", {}, ...cells(row))))),
       ...(rows.length > most ? [make("small", {}, `${rows.length - most} more`)] : []),
     );
@@ -304,7 +324,7 @@ function drawCurves(place, run, isFirst = false) {
   new ResizeObserver(draw).observe(plot);
   draw();
 
-  if (isFirst) return;
+  if (isFirst && !run.ticks) return; // it is among the curves below
   offer({
     ...{ run, place, title: () => `Curves: ${state.quantity.name}`, name: () => `${state.quantity.name} over ${state.axis}` },
     ...{ draw, svg: () => svg, latex: () => curvesLatex(shown, inside, state.log, axisName(), named()) },

@@ -2,7 +2,7 @@
 /* Elements, numbers as text, scales and ticks. Text goes in as text nodes only, so that
    no label can become markup. */
 
-const { marks: MARKS, runs } = JSON.parse(document.getElementById("data").textContent);
+const { marks: MARKS, runs, panels } = JSON.parse(document.getElementById("data").textContent);
 const SVG = "http://www.w3.org/2000/svg";
 const DRAWN = ["svg", "g", "path", "line", "text", "rect", "circle", "image"];
 

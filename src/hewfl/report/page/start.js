@@ -2,7 +2,7 @@
 
 const DRAWINGS = {
   ...{ first: (place, run) => drawCurves(place, run, true) },
-  ...{ curves: drawCurves, weights: drawWeights },
+  ...{ curves: drawCurves, weights: drawWeights, panels: (place) => drawCurves(place, panels, true) },
 };
 for (const place of document.querySelectorAll(".view")) {
   place.hidden = false;

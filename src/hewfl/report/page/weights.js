@@ -207,19 +207,19 @@ function drawWeights(place, run) {
     view.bars = rows;
   }
 
-  /* What the chosen round shows, in words. */
+  /* What the chosen round shows, in words: the weight of the bad clients, or without any
+     the largest weight of a client. */
   function sentence() {
     const t = state.column;
     const told = state.shown.map((method, k) => {
-      const column = view.tables[k].map((row) => row[t]);
-      const sum = (values) => values.reduce((a, w) => a + Math.abs(w ?? 0), 0);
-      const share = (100 * sum(column.slice(0, view.bad))) / (sum(column) || 1);
-      const { label } = run.methods[method];
-      if (!view.bad) return `${label} gives ${show(100 * Math.max(...column.map((w) => w ?? 0)) / (sum(column) || 1), 3)} % to one client at most`;
-      return `${label} gives the ${view.bad} bad ${view.bad > 1 ? "clients" : "client"} ${show(share, 3)} % of its weight`;
+      const column = view.tables[k].map((row) => Math.abs(row[t] ?? 0));
+      const sum = (values) => values.reduce((a, w) => a + w, 0);
+      const part = view.bad ? sum(column.slice(0, view.bad)) : Math.max(...column);
+      return `${show((100 * part) / (sum(column) || 1), 3)} %${k ? "" : " of the weight"} under ${run.methods[method].label}`;
     });
     const both = state.shown[0] === state.shown[1] ? told.slice(0, 1) : told;
-    return `Round ${data.rounds[t]}, seed ${data.seeds[state.seed]}: ${both.join("; ")}.`;
+    const who = view.bad > 1 ? `the ${view.bad} bad clients have` : `the ${view.bad ? "bad" : "heaviest"} client has`;
+    return `Round ${data.rounds[t]}, seed ${data.seeds[state.seed]}: ${who} ${both.join(", ")}.`;
   }
 
   maps.forEach(({ svg, tip, figure }, k) => {
