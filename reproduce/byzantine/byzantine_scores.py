@@ -15,6 +15,7 @@ from hewfl.experiments.statistics import Comparison, compare_pairs
 from reproduce.byzantine.byzantine_cells import (
     AGAINST_ROOT,
     CELLS,
+    CLIENTS,
     ORACLE,
     PANELS,
     RULES,
@@ -136,8 +137,12 @@ class Scores:
         return self._against_best[column].get(rule)
 
     def duel(self, rule: str, rival: str) -> dict[Column, Comparison]:
-        """Two rules in all columns that have both: one family."""
-        columns = [c for c, row in self.table.items() if rule in row and rival in row]
+        """Two rules in all columns in which fewer than half attack: one family."""
+        columns = [
+            c
+            for c, row in self.table.items()
+            if rule in row and rival in row and 2 * c[1] < CLIENTS
+        ]
         values = {
             (label, c): self.table[c][label].losses
             for c in columns

@@ -148,10 +148,9 @@ def _section(
 ) -> list[str]:
     """Rules of a group down, cells across; nothing where no cell has them."""
     rules = [r for r, rule in GROUPS[group].items() if rule.root or not is_rooted]
-    columns = [c for c, row in scores.table.items() if any(r in row for r in rules)]
+    columns = _columns_with(scores, *rules)
     if not columns:
         return []
-    columns.sort(key=lambda c: (list(PANELS).index(c[0]), c[1]))
     heads = (f"{PANELS[panel].title}, {_share(f)}" for panel, f in columns)
     lines = [
         *(f"## {title}", ""),
@@ -212,11 +211,17 @@ def _step_cell(scores: Scores) -> Cell:
     return lambda c, rule: f"{scores.table[c][rule].amplitude:g}"
 
 
+def _columns_with(scores: Scores, *rules: str) -> list[Column]:
+    """The columns that have one of the rules, panel by panel."""
+    there = (c for c, row in scores.table.items() if any(r in row for r in rules))
+    return sorted(there, key=lambda c: (list(PANELS).index(c[0]), c[1]))
+
+
 def _losses(scores: Scores) -> list[str]:
     """Where a rule that is recommended is behind the best one of its kind."""
     lines = ["## Where the recommended rules lose", ""]
     for rule in RECOMMENDED:
-        there = [c for c, row in scores.table.items() if rule in row]
+        there = _columns_with(scores, rule)
         lost = [c for c in there if not scores.is_level(c, rule)]
         lines.append(
             f"- {rule}: behind the best rule of its kind in {len(lost)} of "
@@ -237,7 +242,7 @@ def _misses(scores: Scores) -> list[str]:
     """Where a rule that is recommended is far from the oracle."""
     lines = [f"## Misses: above {NEAR:g} times the oracle", ""]
     for rule in RECOMMENDED:
-        there = [c for c, row in scores.table.items() if rule in row]
+        there = _columns_with(scores, rule)
         missed = [
             f"{_ratio(scores.ratio(c, rule))} in {PANELS[c[0]].title}, {_share(c[1])} "
             f"({scores.table[c][rule].attack})"
@@ -252,7 +257,7 @@ def _misses(scores: Scores) -> list[str]:
 def _duels(scores: Scores) -> list[str]:
     """Each recommended rule against its rivals: one family over the cells of a pair."""
     lines = [
-        *("## One against one, over all cells", ""),
+        *("## One against one, where fewer than half attack", ""),
         "| rule | rival | better | undecided | worse | ratio, geometric mean |",
         "| --- | --- | ---: | ---: | ---: | ---: |",
     ]

@@ -27,7 +27,7 @@ from reproduce.byzantine.stages import FULL
 
 from hewfl import Federation, FixedSteps, LocalSGD, Method, Scenario, simulate
 from hewfl.aggregators import make
-from hewfl.data import Dataset
+from hewfl.data import Dataset, load
 from hewfl.federation.omniscient import ALIE, IPM, Mimic
 from hewfl.problems import random_quadratic
 
@@ -135,6 +135,19 @@ def test_all_rules_and_attacks_of_a_table_are_run(tmp_path: Path) -> None:
     attack, accuracy = found_worst
     assert accuracy == min(found.values()) == found["mean", attack]
     assert worst(read_accuracies(file), Run("byzfl", 2), "mean") is None
+
+
+@pytest.mark.usefixtures("tiny")
+def test_a_run_that_diverged_has_no_accuracy(monkeypatch: pytest.MonkeyPatch) -> None:
+    far = replace(cnn_tables.TABLES["byzfl"], rate=1e38, rounds=4)
+    monkeypatch.setitem(cnn_tables.TABLES, "byzfl", far)
+    assert set(run(Run("byzfl", 1, rules=("mean",))).values()) == {0.0}
+
+
+@pytest.mark.data
+def test_pixels_are_standardised() -> None:
+    images = np.asarray(load("mnist").features, dtype=np.float64)
+    assert pytest.approx((images.mean(), images.std()), rel=1e-3) == cnn_tables.PIXELS
 
 
 def test_ours_stands_beside_theirs_and_what_was_not_run_is_said() -> None:
