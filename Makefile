@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 WORKERS ?= $(shell $(PYTHON) -c "import os; print(min(8, max(2, os.cpu_count() or 2)))")
 SOURCES := pyproject.toml setup.py $(wildcard src/hewfl/*/*.[ch] src/hewfl/*/*/*.[ch])
 
-.PHONY: demo paper test test-sweeps test-flower test-cluster test-nvflare test-dist check docs api audit fuzz coverage mutation dist wheels workflows bench format clean
+.PHONY: demo paper test test-sweeps test-flower test-cluster test-nvflare test-dist check docs api audit fuzz soak coverage mutation dist wheels workflows bench format clean
 .DELETE_ON_ERROR:
 
 $(VENV)/bin/python:
@@ -33,6 +33,11 @@ $(VENV)/bench.stamp: $(SOURCES) $(VENV)/dev.stamp
 $(VENV)/release.stamp: $(SOURCES) | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[release]"
 	@touch $@ $(VENV)/core.stamp
+
+# everything that the gate needs, installed at once: pip must not run beside tests
+$(VENV)/gate.stamp: $(SOURCES) | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev,docs,flower,release]"
+	@touch $@ $(VENV)/core.stamp $(VENV)/dev.stamp $(VENV)/docs.stamp $(VENV)/release.stamp
 
 demo: $(VENV)/core.stamp
 	$(BIN)/hewfl demo
@@ -86,6 +91,15 @@ audit: $(VENV)/dev.stamp $(VENV)/release.stamp
 SECONDS ?= 60
 fuzz: $(VENV)/dev.stamp
 	.ci/fuzz $(BIN)/python $(SECONDS)
+
+# a federation and a torch job through ROUNDS rounds of faults, attacks and kills; about forty minutes on two busy cores
+ROUNDS ?= 2000
+KILLS  ?= 20
+soak: export OMP_NUM_THREADS = 1
+soak: $(VENV)/dev.stamp
+	rm -rf build/soak
+	$(BIN)/python -m tests.soak.federation build/soak/federation --rounds $(ROUNDS) --kills $(KILLS)
+	$(BIN)/python -m tests.soak.torch_job build/soak/torch_job --rounds $(ROUNDS) --kills $(KILLS)
 
 # lines and branches that tests reach, by package
 coverage: $(VENV)/dev.stamp $(VENV)/release.stamp

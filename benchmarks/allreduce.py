@@ -4,12 +4,12 @@
         [--ranks 2 3 4] [--sizes 1e5 1e6] [--repeats 9] [--device cpu|cuda]
 
 The peer is what `torch.distributed.algorithms.model_averaging` does: flatten, divide,
-`dist.all_reduce`, unflatten. Ours are rounds of `HewAverager`, and of `HewLocalSGD` for
-control variates. All methods of a size take turns in one run, in fresh
-random order; a round is timed on rank 0 from one barrier to the next. Bytes are those
-that the loopback interface counted in that time, headers and all, beside those that
-hewfl counts itself. Memory is what a round adds to the resident set at its peak. On a
-GPU (NCCL, one rank: what a round costs beside its collectives) it is not looked at.
+`dist.all_reduce`, unflatten. Ours are rounds of `HewLocalSGD`. All methods of a size
+take turns in one run, in fresh random order; a round is timed on rank 0 from one
+barrier to the next. Bytes are those that the loopback interface counted in that time,
+headers and all, beside those that hewfl counts itself. Memory is what a round adds to
+the resident set at its peak. On a GPU (NCCL, one rank: what a round costs beside its
+collectives) it is not looked at.
 """
 
 import argparse
@@ -40,7 +40,7 @@ from torch import multiprocessing
 from torch.distributed.algorithms.model_averaging import utils
 
 from hewfl import ExactWeights, LocalSGD, Method
-from hewfl.torch import HewAverager, HewLocalSGD, SyncOptions
+from hewfl.torch import HewLocalSGD, SyncOptions
 from hewfl.torch.collectives import ring_bytes
 from hewfl.torch.job import DEFAULT
 
@@ -74,7 +74,7 @@ def methods(d: int, device: str) -> dict[str, Timed]:
     plain = parameters(d, device)
 
     def ours(aggregator: Any, **options: Any) -> Timed:
-        return averager_method(parameters(d, device), aggregator, **options)
+        return local_method(parameters(d, device), aggregator, **options)
 
     made = {
         PEER: Timed(lambda: move(plain), lambda: average(plain)),
@@ -85,7 +85,7 @@ def methods(d: int, device: str) -> dict[str, Timed]:
         made["hewfl, mean"] = ours("mean")
         made["hewfl, bfloat16"] = ours(DEFAULT, compression="bfloat16")
         made["hewfl, exact, full"] = ours(EXACT, gram="full")
-        made["hewfl, exact-variate"] = corrected_method(parameters(d, device))
+        made["hewfl, exact-variate"] = ours(VARIATE)
     return made
 
 
@@ -101,27 +101,16 @@ def average(params: list[torch.nn.Parameter]) -> int:
     return ring_bytes(sum(p.nbytes for p in params), dist.get_world_size())
 
 
-def averager_method(
+def local_method(
     params: list[torch.nn.Parameter], aggregator: Any, **options: Any
 ) -> Timed:
-    averager = HewAverager(
-        params, 1, aggregator=aggregator, options=SyncOptions(**options)
-    )
-
-    def call() -> int:
-        averager.average_parameters(params)
-        assert averager.last is not None
-        return averager.last.bytes_sent
-
-    return Timed(lambda: move(params), call)
-
-
-def corrected_method(params: list[torch.nn.Parameter]) -> Timed:
     optimizer = torch.optim.SGD(params, lr=0.1)
     for p in params:
         p.grad = torch.zeros_like(p)
     module = torch.nn.ParameterList(params)
-    local = HewLocalSGD(module, optimizer, 10**9, VARIATE).__enter__()
+    chosen = SyncOptions(**options)
+    local = HewLocalSGD(module, optimizer, 10**9, aggregator, options=chosen)
+    local.__enter__()
 
     def away() -> None:
         optimizer.step()

@@ -28,9 +28,10 @@ RIVALS = ("equal", "tokens", "tokens²/steps", "radial-directional")
 """Rules as published: a rank that did not move counts in them; else it has no part."""
 Local = Literal["adamw", "sgd"]
 """Optimisers of the ranks: AdamW, or SGD with momentum 0.9."""
-Fault = Literal["none", "labels", "flipped", "rate", "frozen", "noisy"]
+Fault = Literal["none", "labels", "flipped", "rate", "frozen", "noisy", "skewed"]
 """Random labels, gradients times −1, learning rate times ten, no movement though steps
-are counted, one sample a step."""
+are counted, one sample a step; skewed: all ranks are good, and each has a contiguous
+part of the data."""
 
 
 @final
@@ -216,7 +217,10 @@ class Job:
         for i in group:
             source = np.random.default_rng((self.seed, t, step, i))
             drawn = source.integers(self.model.samples // ranks, size=BATCH.max())
-            samples.append(ranks * drawn + i)
+            if self.scenario.fault == "skewed":
+                samples.append(i * (self.model.samples // ranks) + drawn)
+            else:
+                samples.append(ranks * drawn + i)
         return np.array(samples)
 
     def _shares(self, group: list[int]) -> Any:

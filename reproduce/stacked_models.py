@@ -1,13 +1,16 @@
 """Two small deep models for many replicas at once: one flat row of parameters each.
 
-A char-level transformer on AG News and a CNN on Fashion-MNIST. All replicas of a stack
-take their step in one call, so a GPU is busy with small models, and a laptop runs the
-same code. Data come from `HEWFL_DATA`.
+A char-level transformer on AG News and a CNN on Fashion-MNIST; for a check on other
+data, the same on the source text of Python's standard library and on MNIST. All
+replicas of a stack take their step in one call, so a GPU is busy with small models, and
+a laptop runs the same code. Data come from `HEWFL_DATA`.
 """
 
 import math
-from collections.abc import Mapping
+import sysconfig
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, final
 
 import numpy as np
@@ -276,11 +279,27 @@ class SmallCNN:
         return _linear(x, p["head"], p["head.bias"])
 
 
+def news() -> list[str]:
+    """AG News as one text, training and test."""
+    return ["\n".join(part.texts) for part in ag_news_texts()]
+
+
+def python_source() -> list[str]:
+    """The modules of Python's standard library as one text; every tenth is a test."""
+    files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
+    texts = [file.read_text(errors="replace") for file in files]
+    train = [text for k, text in enumerate(texts) if k % 10]
+    return ["\n".join(train), "\n".join(texts[::10])]
+
+
 def char_transformer(
-    device: str, held_out: int = 200_000, sizes: Mapping[str, int] | None = None
+    device: str,
+    held_out: int = 200_000,
+    sizes: Mapping[str, int] | None = None,
+    read: Callable[[], list[str]] = news,
 ) -> CharTransformer:
-    """AG News as one text: the commonest 64 characters, and one for all others."""
-    joined = ["\n".join(part.texts) for part in ag_news_texts()]
+    """A text: the commonest 64 characters, and one for all others."""
+    joined = read()
     counts = np.bincount(
         np.frombuffer(joined[0].encode("latin-1", "replace"), np.uint8)
     )
@@ -297,26 +316,34 @@ def char_transformer(
 
 
 def small_cnn(
-    device: str, held_out: int = 2000, pooled: int = 1, width: int = 8
+    device: str,
+    held_out: int = 2000,
+    pooled: int = 1,
+    width: int = 8,
+    name: str = "fashion_mnist",
 ) -> SmallCNN:
-    """Fashion-MNIST, standardised; a part of the test images.
+    """Images of Fashion-MNIST, or MNIST by class; a part of the test images.
 
     Args:
         device: of the tensors.
         held_out: test images.
         pooled: side of the squares of pixels that are averaged.
         width: of the model.
+        name: of the data set.
     """
-    data = load("fashion_mnist")
-
+    data, is_fashion = load(name), name == "fashion_mnist"
+    mean, deviation = (0.2860, 0.3530) if is_fashion else (0.1307, 0.3081)
     assert data.test is not None, "published with a test part"
 
     def tensors(features: Any, labels: Any) -> tuple[Tensor, Tensor]:
         pixels = torch.as_tensor(np.array(features), dtype=torch.float32) / 255
-        images = ((pixels - 0.2860) / 0.3530).reshape(-1, 1, 28, 28)
+        images = ((pixels - mean) / deviation).reshape(-1, 1, 28, 28)
         images = F.avg_pool2d(images, pooled)
         return images.to(device), torch.as_tensor(np.array(labels)).to(device)
 
     images, labels = tensors(data.features, data.labels)
+    if not is_fashion:  # so that contiguous parts have classes of their own
+        order = torch.argsort(labels, stable=True)
+        images, labels = images[order], labels[order]
     held = tensors(*(part[:held_out] for part in data.test))
     return SmallCNN(images, labels, held, width)

@@ -2,13 +2,16 @@
 
     python -m reproduce torch-rules --cells FOLDER [--jobs N] [--device cpu|cuda]
         [--models transformer cnn large-transformer] [--seeds 5] [--rounds N]
-        [--json FILE [--docs docs/results/torch.md]]
+        [--json FILE [--docs docs/results/torch.md]] [--held-out]
 
 Rules x server step x scenarios x models x seeds, at equal wall-clock: `stacked_job.py`
 says how a round is made. Every finished cell (model, scenario, seed; all rules in
 it) is a file in FOLDER, and a command that is stopped goes on with what is missing. The
 averaged model (EMA of the iterates) is judged beside the iterate. Differences are to
 equal weights on the same seeds, with intervals of 95 %.
+
+`--held-out` runs a grid that no default was chosen by: other speeds, other data, other
+seeds, and good ranks with unlike data.
 """
 
 import argparse
@@ -17,7 +20,7 @@ import json
 import multiprocessing as mp
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, final
@@ -38,7 +41,12 @@ from hewfl.core.algorithm import Algorithm, Need
 from hewfl.core.round import Decision
 from reproduce import rules_table
 from reproduce.stacked_job import Fault, Job, Local, Scenario
-from reproduce.stacked_models import Stacked, char_transformer, small_cnn
+from reproduce.stacked_models import (
+    Stacked,
+    char_transformer,
+    python_source,
+    small_cnn,
+)
 
 TINY_TEXT = {"width": 16, "blocks": 1, "context": 16, "heads": 2}
 MODELS: dict[str, tuple[Callable[[str], Stacked], Local, float, int]] = {
@@ -50,6 +58,18 @@ MODELS: dict[str, tuple[Callable[[str], Stacked], Local, float, int]] = {
     ),
     "cnn": (
         functools.partial(small_cnn, held_out=500, pooled=4, width=4),
+        "sgd",
+        0.02,
+        20,
+    ),
+    "source-transformer": (
+        functools.partial(char_transformer, sizes=TINY_TEXT, read=python_source),
+        "adamw",
+        4e-3,
+        24,
+    ),
+    "mnist-cnn": (
+        functools.partial(small_cnn, held_out=500, pooled=4, width=4, name="mnist"),
         "sgd",
         0.02,
         20,
@@ -75,11 +95,23 @@ FAULTS: dict[str, tuple[Fault, tuple[int, ...]]] = {
     "two alike": ("labels", (0, 3)),
 }
 """The bad rank is the fastest; two alike are the fastest and the slowest."""
-SCENARIOS = {
+SCENARIOS: dict[str, Scenario] = {
     f"{fault}, {speed}": Scenario(steps, *FAULTS[fault])
     for fault in FAULTS
     for speed, steps in SPEEDS.items()
 }
+HELD_OUT_SPEEDS = {
+    "9:5:3:1": (9, 5, 3, 1),
+    "one fast": (16, 4, 4, 4),
+    "8:7:6:5": (8, 7, 6, 5),
+}
+HELD_OUT: dict[str, Scenario] = {
+    f"{fault}, {speed}": Scenario(steps, *place)
+    for fault, place in (FAULTS | {"skewed": ("skewed", ())}).items()
+    for speed, steps in HELD_OUT_SPEEDS.items()
+}
+HELD_OUT_SEED = 100
+"""The first seed of the held-out grid; that of the other is 0."""
 
 
 @final
@@ -148,7 +180,12 @@ def run_cell(task: tuple[str, str, int, int, str, str]) -> str:
     _, optimiser, rate, usual = MODELS[model]
     rounds = rounds or usual
     job = Job(
-        build_model(model, device), optimiser, rate, rounds, SCENARIOS[scenario], seed
+        build_model(model, device),
+        optimiser,
+        rate,
+        rounds,
+        (SCENARIOS | HELD_OUT)[scenario],
+        seed,
     )
     numbers = {"scores": job.run(rules(rate), OUTERS, device), "rounds": rounds}
     numbers["seconds"] = round(time.perf_counter() - began, 1)
@@ -160,17 +197,19 @@ def run_cell(task: tuple[str, str, int, int, str, str]) -> str:
     return f"{path.name}: {numbers['seconds']} s"
 
 
-def gather(folder: Path, models: list[str], seeds: int) -> dict[str, Any]:
+def gather(
+    folder: Path, models: list[str], seeds: range, scenarios: Iterable[str]
+) -> dict[str, Any]:
     """Finished cells of whole seeds: lists over seeds by model, scenario and entry."""
     numbers: dict[str, Any] = {"rounds": {}, "seeds": 0, "seconds": {}, "cells": {}}
     whole = [
         seed
-        for seed in range(seeds)
-        if all(_cell(folder, m, w, seed).exists() for m in models for w in SCENARIOS)
+        for seed in seeds
+        if all(_cell(folder, m, w, seed).exists() for m in models for w in scenarios)
     ]
     numbers["seeds"] = len(whole)
     for model in models if whole else []:
-        for scenario in SCENARIOS:
+        for scenario in scenarios:
             cells = [
                 json.loads(_cell(folder, model, scenario, k).read_text()) for k in whole
             ]
@@ -208,25 +247,31 @@ def main() -> None:
     parser.add_argument("--cells", type=Path, required=True)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--models", nargs="+", default=["transformer", "cnn"])
-    parser.add_argument("--scenarios", nargs="+", default=list(SCENARIOS))
+    parser.add_argument("--held-out", action="store_true")
+    parser.add_argument("--models", nargs="+")
+    parser.add_argument("--scenarios", nargs="+")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=0)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--docs", type=Path, help="page to write the table into")
     asked = parser.parse_args()
     asked.cells.mkdir(parents=True, exist_ok=True)
+    usual = ["source-transformer", "mnist-cnn"] if asked.held_out else list(MODELS)[:2]
+    models = asked.models or usual
+    scenarios = list(HELD_OUT if asked.held_out else SCENARIOS)
+    first = HELD_OUT_SEED if asked.held_out else 0
+    seeds = range(first, first + asked.seeds)
     tasks = [
         (model, scenario, seed, asked.rounds, asked.device, str(asked.cells))
-        for seed in range(asked.seeds)  # whole seeds first: a stopped run has tables
-        for model in asked.models
-        for scenario in asked.scenarios
+        for seed in seeds  # whole seeds first: a stopped run has tables
+        for model in models
+        for scenario in asked.scenarios or scenarios
         if not _cell(asked.cells, model, scenario, seed).exists()
     ]
     with mp.get_context("spawn").Pool(asked.jobs) as pool:
         for done, line in enumerate(pool.imap_unordered(run_cell, tasks), 1):
             print(f"{done}/{len(tasks)} {line}", flush=True)
-    numbers = gather(asked.cells, asked.models, asked.seeds)
+    numbers = gather(asked.cells, models, seeds, scenarios)
     if numbers["seeds"] == 0:
         print("no seed has all its scenarios yet")
         return

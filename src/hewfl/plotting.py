@@ -4,11 +4,9 @@ No clock and no global state enters: the same drawing gives the same bytes.
 """
 
 import io
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from hewfl.core.atomic import write_bytes
 from hewfl.core.validation import invalid
@@ -31,8 +29,6 @@ colour blindness, darkened and lightened to a contrast of 3 to 1, and two more f
 comparisons of many methods."""
 FILE_TYPES = (".png", ".pdf", ".svg")
 """Suffixes of the files of a figure."""
-NAME_DISTANCE = 0.085
-"""Least distance of two names, relative to the panel."""
 _RC = {
     "font.family": "DejaVu Sans",  # comes with matplotlib: the same everywhere
     "font.size": 8,
@@ -95,14 +91,13 @@ def save_as(
 
 
 def import_matplotlib() -> Any:
-    """The module matplotlib, with its figures and path effects.
+    """The module matplotlib, with its figures.
 
     Raises:
         MissingExtraError: it is not installed.
     """
     try:
         import matplotlib.figure  # noqa: PLC0415 - slow to import, and optional
-        import matplotlib.patheffects  # noqa: F401, PLC0415
     except ImportError as error:
         text = "figures need matplotlib: install hewfl's extra report"
         raise MissingExtraError(text) from error
@@ -165,33 +160,3 @@ def plain_text(name: str) -> str:
     """A name that matplotlib prints as it is: no formula, not hidden."""
     plain = name.replace("$", r"\$")
     return f" {plain}" if plain.startswith("_") else plain
-
-
-def name_ends(axes: Any, ends: Mapping[str, tuple[float, float, str]]) -> None:
-    """Write names near the right ends of their lines, inside the panel, apart.
-
-    They are on the side of the lines with more space.
-    """
-    if not ends:
-        return
-    effects = import_matplotlib().patheffects
-    halo = [effects.withStroke(linewidth=2.2, foreground="white")]
-    scale = axes.transScale + axes.transLimits
-    points = np.clip([scale.transform((x, y)) for x, y, _ in ends.values()], 0.0, 1.0)
-    across, up = points[:, 0].max(), points[:, 1]
-    sign = -1 if up.mean() > 0.5 else 1
-    x, side = (across + 0.02, "left") if across < 0.6 else (0.985, "right")
-    at = -sign * np.inf
-    for k in np.argsort(sign * up, kind="stable"):
-        # beyond the name before it, and a little off the line
-        beside = up[k] + (0.025 if sign > 0 else -1.1 * NAME_DISTANCE)
-        at = (
-            max(beside, at + NAME_DISTANCE)
-            if sign > 0
-            else min(beside, at - NAME_DISTANCE)
-        )
-        label = list(ends)[k]
-        axes.text(
-            x, at, plain_text(label), color=ends[label][2], ha=side, fontsize=6.5,
-            fontweight="bold", path_effects=halo, transform=axes.transAxes, zorder=5,
-        )  # fmt: skip

@@ -13,20 +13,20 @@ from hewfl.errors import InvalidInputError, MissingExtraError
 from hewfl.experiments.method_spec import MethodSpec
 from hewfl.experiments.plots import (
     COLUMN,
+    PAGE,
     STRONG,
     STRONG_WIDTH,
     author_rule,
     draw_curves,
     draw_difference,
     figure_curves,
-    figure_run,
     leaders,
     mean_and_spread,
     styles_of,
 )
 from hewfl.experiments.results import Results, measured
 from hewfl.experiments.statistics import compare
-from hewfl.plotting import COLOURS, name_ends, save
+from hewfl.plotting import COLOURS, save
 from tests.report.test_report import hostile_run, results_of
 
 
@@ -134,17 +134,6 @@ def test_differences_are_paired(results: Results, axes: Any) -> None:
     assert ends.max() == pytest.approx(found.high)
 
 
-def test_names_at_ends_do_not_lie_on_each_other(axes: Any) -> None:
-    axes.set_ylim(0, 1)
-    for high in (0.1, 0.9):
-        name_ends(axes, dict.fromkeys("abc", (1.0, high, "black")))
-        at = sorted(text.get_position()[1] for text in axes.texts)
-        assert np.diff(at).min() > 0.05
-        assert 0 <= at[0] <= at[-1] <= 1
-        for text in list(axes.texts):
-            text.remove()
-
-
 def test_measured_keeps_what_the_run_has(results: Results) -> None:
     assert measured(results, ["gap", "nothing", "pooled"]) == ["gap", "pooled"]
 
@@ -172,7 +161,8 @@ def test_names_are_not_read_as_formulas(results: Results, tmp_path: Path) -> Non
     methods = zip(results.spec.methods, labels, strict=True)
     spec = replace(results.spec, methods=tuple(replace(m, label=k) for m, k in methods))
     odd = Results(spec, results.rounds, results.records, results.constants)
-    pdf, _ = figure_run(odd, tmp_path / "odd")
+    pdf = tmp_path / "odd.pdf"
+    figure_curves({"": odd, "_$": odd}, "objective", pdf)
     assert pdf.stat().st_size > 0
 
 
@@ -181,7 +171,7 @@ def test_matplotlib_is_asked_for(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(MissingExtraError, match="extra report"):
-        figure_run(results, tmp_path / "figure")
+        figure_curves({"": results}, "objective", tmp_path / "figure.pdf")
 
 
 # ------------------------------------------------------------------ styles
@@ -242,7 +232,12 @@ def _column(results: Results, path: Path) -> None:
     figure_curves({"": results}, "test_accuracy", path.with_suffix(".pdf"))
 
 
-@pytest.mark.parametrize("make", [figure_run, _column])
+def _page(results: Results, path: Path) -> None:
+    panels = {"a": results, "b": results}
+    figure_curves(panels, "test_accuracy", path.with_suffix(".pdf"), width=PAGE)
+
+
+@pytest.mark.parametrize("make", [_column, _page])
 @pytest.mark.parametrize("length", [12, 45, 90])
 def test_legends_of_many_methods_are_not_cut(
     results: Results,

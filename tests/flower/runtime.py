@@ -84,7 +84,7 @@ class Federation:
             "--disable-runtime-dependency-installation",
             *extra,
         )
-        wait_until(self._listens, 60, "the SuperLink listens")
+        wait_until(self._listens, 300, "the SuperLink listens")
 
     def _listens(self) -> bool:
         with socket.socket() as probe:
@@ -127,7 +127,7 @@ class Federation:
         for pid in (process.pid, *descendants(process.pid)):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        process.wait(timeout=20)
+        process.wait(timeout=120)
 
 
 def descendants(pid: int) -> list[int]:

@@ -27,7 +27,7 @@ STATEMENTS = {
 }  # fmt: skip
 FIGURES = [f"Figure {k}" for k in range(1, 7)]
 ERRATA = [f"E-{k:02d}" for k in range(1, 34)] + [
-    *(f"T{k}" for k in range(1, 9)),
+    *(f"T{k}" for k in range(1, 10)),
     "R",
     "K1",
     "K2",

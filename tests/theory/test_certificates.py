@@ -137,7 +137,8 @@ def test_every_theorem_is_listed_or_left_out_with_a_reason(
         ("th:ho-main", ("similarity", "hessian_lipschitz")),
     )
     assert listed | {"th:ho-main"} == set(THEOREMS)
-    assert {p.variant for p in at_given.guarantees} == {"paper", "sharp", "absorbed"}
+    variants = {p.variant for p in at_given.guarantees}
+    assert variants == {"paper", "sharp", "absorbed", "joint"}
 
 
 def test_unequal_horizons_void_the_uniform_controller(at_given: Certificate) -> None:
@@ -170,12 +171,14 @@ def test_the_first_round_descends_up_to_its_largest_amplitude(
 ) -> None:
     at, w = situation(CASE.system, *CASE.start), np.full(4, 0.25)
     for first in at_given.first_round:
-        assert 0 < first.uniform < 1
+        assert 0 < first.uniform <= 1
+        assert (first.uniform == 1) == (first.variant == "joint")
         inside, outside = (
             one_step((w, first.uniform * s), at, variant=first.variant).change
             for s in (1 - 1e-6, 1 + 1e-6)
         )
-        assert inside < 0 < outside
+        assert inside < 0
+        assert (outside > 0) == (first.uniform < 1)
         played = one_step((w, 2e-3), at, variant=first.variant)
         assert first.value == played.value
         assert first.amplitude == 2e-3

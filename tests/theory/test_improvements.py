@@ -17,11 +17,11 @@ def test_a_change_is_tried_not_guessed() -> None:
     result = {x.change: x for x in improvements(CASE, 0.05)}
     half = result["half the local steps"]
     system = replace(CASE.system, horizon=[1, 1, 2, 4])
-    again = design(half.theorem, replace(CASE, system=system), 0.05, variant="sharp")
+    again = design(half.theorem, replace(CASE, system=system), 0.05, variant="joint")
     assert half.rounds == pytest.approx(float(again.rounds), rel=2e-3)
     even = result["the same H = 4 and b = 32 for all clients"]
-    assert even.theorem == "th:pl-global"  # which asks for one H
-    assert even.factor == min(x.factor for x in result.values()) < 0.2
+    assert half.theorem == even.theorem == "th:pl-global"
+    assert even.factor == min(x.factor for x in result.values()) < 0.9
     assert result["twice the local steps"].factor > 1
     assert "all clients in every round" not in result
 
@@ -34,7 +34,7 @@ def test_the_most_helpful_comes_first() -> None:
 
 
 def test_a_given_amplitude_is_kept_and_halved() -> None:
-    result = {x.change: x for x in improvements(CASE, 0.05, amplitude=0.3)}
+    result = {x.change: x for x in improvements(CASE, 0.05, amplitude=0.99)}
     best, half = result["the best amplitude ϑ"], result["half the amplitude ϑ"]
     assert np.isfinite(best.rounds)
     assert np.isinf(half.rounds)

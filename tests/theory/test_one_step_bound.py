@@ -15,7 +15,7 @@ from hewfl.theory.one_step_bound import (
     one_step,
     situation,
 )
-from hewfl.theory.statement import all_hold
+from hewfl.theory.statement import Constants, all_hold
 from hewfl.theory.systems import System, system_of
 
 RELATIVE = 1e-12
@@ -211,3 +211,43 @@ def test_bad_input_is_named() -> None:
     text = "`amplitudes` must be nonnegative; got -0.1"
     with pytest.raises(InvalidInputError, match=text):
         one_step(([0.5, 0.5], -0.1), at)
+
+
+@pytest.mark.parametrize("variant", ["paper", "sharp", "absorbed", "joint"])
+def test_kinds_of_clients_stand_for_clients(variant: Constants) -> None:
+    """A weight is the total of its kind; the joint bound needs n to be all clients."""
+    kinds = System(1.5, 2.0, [1, 4], [2, 8], [1e-3, 2e-1], count=[2, 3])
+    each = System(
+        1.5, 2.0, [1, 1, 4, 4, 4], [2, 2, 8, 8, 8], np.repeat([1e-3, 0.2], [2, 3])
+    )
+    theta, w = np.array([0.2, 0.7]), np.array([0.3, 0.7])
+    apart = np.repeat(w / [2, 3], [2, 3]), np.repeat(theta, [2, 3])
+    for U, Q in ((1.0, 0.1), (9.0, 0.0), (0.01, 0.5), (0.0, 0.0)):
+        ours, theirs = (
+            one_step(controls, situation(system, U, Q), variant=variant).value
+            for controls, system in (((w, theta), kinds), (apart, each))
+        )
+        assert ours == pytest.approx(theirs, rel=1e-12)
+
+
+def test_the_joint_bound_is_the_largest_value_over_gradients(
+    rng: np.random.Generator,
+) -> None:
+    """The closed form against a fine grid of ‖∇F‖ (T9)."""
+    for _ in range(50):
+        n = int(rng.integers(1, 5))
+        H, M = rng.integers(1, 6, n), rng.exponential(0.1, n)
+        w, theta = rng.dirichlet(np.ones(n)), rng.uniform(0.01, 1, n)
+        U, Q = 0.5 * rng.random(), rng.exponential(0.1)
+        system = System(1.0, 1.0, H, 1, M * H)
+        value = one_step((w, theta), situation(system, U, Q), variant="joint").value
+        y = np.linspace(0, np.sqrt(2 * U), 20_001)[:, None]
+        p, h2 = w * theta / (w @ theta), (H - 1) / (2 * H)
+        own = theta * (h2 * (y + 2 * (1 - 1 / n) * np.sqrt(Q)) + np.sqrt(h2 * M))
+        s = np.abs(1 / n - p).sum() * np.sqrt(Q) + own @ p
+        t, g = w @ theta, y[:, 0]
+        step = t * (-(g**2) + g * s + t / 2 * (g - s) ** 2)
+        gap = np.minimum(U, g - g**2 / 2)
+        exact = (gap + step).max() + (w**2 * theta**2 * M).sum() / 2
+        assert exact <= value * (1 + 1e-12)
+        assert value == pytest.approx(exact, rel=1e-4)  # of the grid

@@ -10,7 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 from hewfl import InvalidInputError
-from hewfl.theory import Case, System, literature
+from hewfl.theory import Case, System, design, literature
+from hewfl.theory.theorem_table import Form
 
 Array = NDArray[np.float64]
 
@@ -129,8 +130,33 @@ def test_hypotheses_that_fail_give_nan_and_a_reason() -> None:
         literature(case, 0.1, amplitude=0.0)
 
 
+PAGE = Path(__file__).parents[2] / "docs" / "theory.md"
+
+
+@pytest.mark.parametrize(
+    ("name", "word", "variant"),
+    [
+        ("uniform controller, joint", "uniform", "joint"),
+        ("the same, absorbed", "uniform", "absorbed"),
+        ("the same, as in the paper", "uniform", "paper"),
+        ("Algorithm 1, absorbed", "comparator", "absorbed"),
+        ("Algorithm 2, sharp", "hew-het", "sharp"),
+        ("Algorithm 3, joint", "hew-hom", "joint"),
+        ("the same, sharp", "hew-hom", "sharp"),
+    ],
+)
+def test_the_page_has_these_theorems(name: str, word: str, variant: Form) -> None:
+    text = PAGE.read_text("utf-8")
+    (line,) = (x for x in text.splitlines() if x.startswith(f"| {name}"))
+    shown = [cell.strip().replace(",", "") for cell in line.split("|")[3:6]]
+    for cell, v2 in zip(shown, (0.0, 1e-4, 0.01), strict=True):
+        case = Case(System(1.0, 1.0, [4] * 10, 1, v2), sampling="one objective")
+        rounds = design(word, case, 0.05, variant=variant).rounds
+        assert cell == ("never" if np.isinf(rounds) else f"{rounds:.0f}")
+
+
 def test_the_page_has_these_rounds() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "theory.md").read_text("utf-8")
+    page = PAGE.read_text("utf-8")
     names = ("gradient descent, one", "minibatch SGD, the", "Local SGD, weights 1/n |")
     for k, name in enumerate((*names, "any weights, ϑ = 0.112")):
         (line,) = (x for x in page.splitlines() if x.startswith(f"| {name}"))

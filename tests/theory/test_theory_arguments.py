@@ -321,7 +321,7 @@ def test_records_are_of_one_shape() -> None:
     with pytest.raises(InvalidInputError, match="`coefficient, power` must be arrays"):
         theory.PowerGenerator(np.ones(2), np.ones(3))
     with pytest.raises(InvalidInputError, match="`exponent, weight` must be arrays"):
-        theory.PowerYoung(np.full(2, 2.0), np.ones(3))
+        theory.power_pair(np.full(2, 2.0), np.ones(3))
 
 
 @pytest.mark.parametrize("active", [2, 1.0, [0, 2], [1, 0, 1], [True, False]])

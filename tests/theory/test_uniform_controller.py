@@ -176,9 +176,9 @@ def test_hypotheses_name_what_fails() -> None:
         "H_i = H": [True, False, True],
         "b_i = b": [True, True, False],
     }
-    assert all_hold(
-        uniform_coefficients(mixed, 0.06, variant="sharp").recursion.hypotheses
-    )[0]
+    for variant in ("sharp", "absorbed", "joint"):
+        k = uniform_coefficients(mixed, [0.06, 1.0, 1.1], variant=variant)
+        assert all_hold(k.recursion.hypotheses).tolist() == [True, True, False]
 
 
 def test_bad_input_is_named() -> None:

@@ -5,11 +5,9 @@ but the start, the step sizes and the steps of each rank.
 """
 
 import logging
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any, final
 
 import numpy as np
@@ -19,7 +17,7 @@ from torch import nn
 
 from hewfl import LocalSGD, Method
 from hewfl.aggregators import ExactWeights
-from hewfl.torch import HewAverager, HewLocalSGD, SyncOptions
+from hewfl.torch import HewLocalSGD, SyncOptions
 from hewfl.torch.job import DEFAULT
 from hewfl.torch.sync_options import SyncReport
 
@@ -132,14 +130,6 @@ def descend(module: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> 
         optimizer.zero_grad()
         module().backward()
         optimizer.step()
-
-
-def post_local(local: torch.optim.Optimizer, averager: HewAverager) -> Any:
-    """Torch's PostLocalSGDOptimizer, whose package warns of its own age on import."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        optim = import_module("torch.distributed.optim")
-    return optim.PostLocalSGDOptimizer(local, averager)
 
 
 TRUSTED = 9

@@ -34,7 +34,7 @@ from hewfl import (
     ServerStep,
 )
 from hewfl.aggregators import QFedAvg
-from hewfl.torch import HewLocalSGD, SyncOptions
+from hewfl.torch import HewLocalSGD, RankError, SyncOptions
 from hewfl.torch.collectives import Communicator, check_group
 from hewfl.torch.optimizer_hooks import check_sync_every
 
@@ -129,6 +129,28 @@ def test_movement_without_counted_steps_is_an_error(pool: Pool) -> None:
         assert text.startswith("parameters moved on ranks 0 and 1 without")
 
 
+def forgotten(rank: int, _: int) -> list[Any]:
+    """No `with` at all: the third step, at which a round is due, is an error."""
+    module = Quadratic(rank, (torch.float32,))
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    local = HewLocalSGD(module, optimizer, 3)
+    descend(module, optimizer, 2)
+    with pytest.raises(RankError) as caught:
+        descend(module, optimizer, 1)
+    local.detach()
+    descend(module, optimizer, 5)  # on purpose
+    with HewLocalSGD(module, optimizer, 3) as local:
+        descend(module, optimizer, 3)
+    descend(module, optimizer, 5)  # after the job
+    return [str(caught.value), local.rounds]
+
+
+def test_a_forgotten_with_is_an_error_where_a_round_is_due(pool: Pool) -> None:
+    for rank, (text, rounds) in enumerate(pool.run(forgotten, 2)):
+        assert text.startswith(f"rank {rank} made steps until a round was due")
+        assert rounds == 1
+
+
 def at_rest(rank: int, _: int, options: SyncOptions, rule: Any) -> Any:
     """No steps, and steps that a scaler skips, are no movement."""
     module = Quadratic(rank, (torch.float32,))
@@ -166,7 +188,7 @@ def two_instances(rank: int, _: int) -> Any:
 def test_instances_in_another_order_are_an_error_and_no_abort(pool: Pool) -> None:
     """Steady weights let a sum start early; its size is that of one instance."""
     for text in texts_of(pool.outcomes(two_instances, 2)):
-        rule = "all ranks must use the same HewLocalSGD or HewAverager; got "
+        rule = "all ranks must use the same HewLocalSGD; got "
         assert text == rule + "rank 0: number 1; rank 1: number 2"
 
 
@@ -440,8 +462,8 @@ def test_bad_arguments_are_named(pool: Pool) -> None:
     results = pool.run(refused, 2)[0]
     every, budget, overlap, unknown, pulled, control, losses, truth, frozen = results
     assert overlap.startswith("`overlap` must be False")
-    assert every == "`sync_every` must be at least 1; got 0"
-    assert budget == "`sync_every` must be a positive time; got 0:00:00"
+    assert every == "`sync_every` must be positive; got 0"
+    assert budget == "`sync_every` must be positive; got 0:00:00"
     assert unknown.startswith("`aggregator` must be one of mean, ")
     assert "leaves local steps" in pulled
     assert "leaves local steps" in control

@@ -11,7 +11,7 @@ from tests.torch.scenarios import Quadratic, descend, make_aggregator
 from hewfl.experiments.run_folder import open_folder
 from hewfl.report.page import write_report
 from hewfl.server.trace import RoundRecord, from_lines
-from hewfl.torch import HewAverager, HewLocalSGD, SyncOptions
+from hewfl.torch import HewLocalSGD, SyncOptions
 
 pytestmark = pytest.mark.torch
 
@@ -104,19 +104,3 @@ def test_a_killed_job_loses_no_round(pool: Pool, tmp_path: Path) -> None:
     assert again[:3] == results
     assert [record.round for record in again] == [0, 1, 2, 3, 4]
     assert again[4].scalars - again[3].scalars == again[3].scalars - again[2].scalars
-
-
-def averaged(rank: int, _: int, folder: str) -> None:
-    """Two rounds of an averager, which does not see the end of the job."""
-    module = Quadratic(rank, (torch.float32,))
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
-    options = SyncOptions(folder=folder)
-    averager = HewAverager(module.parameters(), 2, options=options)
-    for _ in range(3):
-        descend(module, optimizer, 1)
-        averager.average_parameters(module.parameters())
-
-
-def test_an_averager_leaves_its_last_round_too(pool: Pool, tmp_path: Path) -> None:
-    pool.run(averaged, 2, str(tmp_path / "job"))
-    assert [record.round for record in records(tmp_path / "job")] == [0, 1, 2]

@@ -1,6 +1,5 @@
 """What is read from the user's optimiser: learning rates, scales, skipped steps."""
 
-import copy
 import warnings
 from typing import Any
 
@@ -12,7 +11,8 @@ from torch import nn
 
 from hewfl import InvalidInputError
 from hewfl.torch import HewLocalSGD
-from hewfl.torch.optimizer_hooks import list_optimizers, mean_rate, require_one_rate
+from hewfl.torch.optimizer_hooks import list_optimizers, mean_rate
+from hewfl.torch.rank_variates import require_correctable, require_plain_sgd
 
 pytestmark = pytest.mark.torch
 
@@ -29,9 +29,9 @@ def test_the_rate_of_a_step_is_the_mean_over_parameters() -> None:
     frozen = groups((0.1, 3), (0.4, 1))
     frozen[0]["params"][0].requires_grad_(requires_grad=False)
     assert mean_rate(frozen) == 0.4
-    require_one_rate(frozen)
+    require_correctable(frozen, [])
     with pytest.raises(InvalidInputError, match=r"`lr` must be the same .* \[0.1, 0.4"):
-        require_one_rate(groups((0.4, 3), (0.1, 1)))
+        require_correctable(groups((0.4, 3), (0.1, 1)), [])
 
 
 def first_at_rest(rank: int, _: int) -> tuple[int, float, Any]:
@@ -71,18 +71,10 @@ def test_control_variates_need_one_rate(pool: Pool) -> None:
     assert pool.run(unequal, 2) == [[1, 0.0]] * 2
 
 
-def made(kind: str, module: nn.Module) -> Any:
-    parameters = module.parameters()
-    if kind == "adam":
-        return torch.optim.Adam(parameters, lr=0.01)
-    momentum = 0.9 if kind == "momentum" else 0.0
-    return torch.optim.SGD(parameters, 0.01, momentum=momentum)
-
-
-def measured(rank: int, _: int, kind: str) -> tuple[Any, ...]:
+def measured(rank: int, _: int) -> tuple[Any, ...]:
     """Two rounds of 2 or 3 steps; the raw gradients of the last branch, by hand."""
     module = Quadratic(rank, (torch.float32,))
-    optimizer = made(kind, module)
+    optimizer = torch.optim.SGD(module.parameters(), 0.01)
     with HewLocalSGD(
         module, optimizer, 10**9, make_aggregator("variate"), None, SMALL
     ) as local:
@@ -96,76 +88,42 @@ def measured(rank: int, _: int, kind: str) -> tuple[Any, ...]:
             local.sync()
         variates = local._job.variates
     assert variates is not None
-    local_part, server = (
-        torch.cat(part) for part in (variates.client, variates.server)
-    )
-    mean = torch.stack(history).mean(dim=0)
-    return variates.is_plain_sgd, local_part, server, mean, local.bytes_sent
+    client, server = (torch.cat(part) for part in (variates.client, variates.server))
+    return client, server, torch.stack(history).mean(dim=0)
 
 
-@pytest.mark.parametrize("kind", ["plain", "momentum", "adam"])
-def test_variates_are_mean_gradients_under_any_optimiser(pool: Pool, kind: str) -> None:
-    """With plain SGD as read off displacements; otherwise as summed up and sent."""
-    first, second = pool.run(measured, 2, kind)
-    for is_plain, local_part, _, mean, _ in (first, second):
-        assert is_plain == (kind == "plain")
-        results = (
-            local_part[local_part != 0].sort().values
-        )  # buckets have padding, and their own order
-        torch.testing.assert_close(
-            results, mean[mean != 0].sort().values, rtol=1e-3, atol=1e-4
-        )
-    torch.testing.assert_close(
-        first[2], (first[1] + second[1]) / 2, rtol=1e-4, atol=1e-5
-    )
-    assert torch.equal(first[2], second[2])
+def test_variates_are_mean_gradients(pool: Pool) -> None:
+    first, second = pool.run(measured, 2)
+    for client, _, mean in (first, second):
+        # buckets have padding, and their own order
+        results = client[client != 0].sort().values
+        expected = mean[mean != 0].sort().values
+        torch.testing.assert_close(results, expected, rtol=1e-3, atol=1e-4)
+    mean = (first[0] + second[0]) / 2
+    torch.testing.assert_close(first[1], mean, rtol=1e-4, atol=1e-5)
+    assert torch.equal(first[1], second[1])
 
 
-def test_mean_gradients_cost_no_more_bytes(pool: Pool) -> None:
-    """In either case c is the mean of all c_i, which every rank adds its own to."""
-    plain, adam = (pool.run(measured, 2, kind)[0][-1] for kind in ("plain", "adam"))
-    assert adam == plain
-
-
-def halted(rank: int, _: int) -> bool:
-    """Saved in the middle of a branch and loaded elsewhere: the same model."""
-    models = []
-    for is_stopped in (False, True):
-        module = Quadratic(rank, (torch.float32,))
-        optimizer = made("adam", module)
-        local = HewLocalSGD(
-            module, optimizer, 3, make_aggregator("variate"), None, SMALL
-        )
-        with local:
-            descend(module, optimizer, 4)
-            if is_stopped:
-                state = copy.deepcopy((local.state_dict(), optimizer.state_dict()))
-                break_off = True
-            else:
-                break_off = False
-                descend(module, optimizer, 5)
-        if break_off:
-            module = Quadratic(rank, (torch.float32,))
-            optimizer = made("adam", module)
-            local = HewLocalSGD(
-                module, optimizer, 3, make_aggregator("variate"), None, SMALL
-            )
-            local.load_state_dict(state[0])
-            optimizer.load_state_dict(state[1])
-            with local:
-                descend(module, optimizer, 5)
-        models.append(flat(module))
-    return bool((models[0] == models[1]).all())
-
-
-def test_sums_of_gradients_are_saved(pool: Pool) -> None:
-    assert pool.run(halted, 2) == [True, True]
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        lambda y: torch.optim.Adam(y, lr=0.1),
+        lambda y: torch.optim.SGD(y, lr=0.1, momentum=0.9),
+        lambda y: torch.optim.SGD(y, lr=0.1, fused=True),
+    ],
+)
+def test_control_variates_need_plain_sgd(optimizer: Any) -> None:
+    """Displacements of others hide the mean gradient."""
+    parameters = [nn.Parameter(torch.ones(2))]
+    require_plain_sgd([torch.optim.SGD(parameters, lr=0.1)])
+    with pytest.raises(InvalidInputError, match="SGD without momentum, not fused"):
+        require_plain_sgd([optimizer(parameters)])
 
 
 def scaled(rank: int, _: int, rule: str, how: str) -> Any:
     """Four steps of torch's GradScaler; one is skipped where gradients overflow."""
     module = Quadratic(rank, (torch.float32,))
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.05, fused=how != "loop")
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.05, fused=how == "fused")
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     with HewLocalSGD(
         module, optimizer, 10**9, make_aggregator(rule), None, SMALL
@@ -173,11 +131,9 @@ def scaled(rank: int, _: int, rule: str, how: str) -> Any:
         for t in range(4):
             optimizer.zero_grad()
             scaler.scale(module()).backward()
-            if t == 2 and how != "loop":
+            if t == 2 and how != "three":
                 module.parts[0].grad.fill_(torch.inf)
-            if how == "unscaled":
-                scaler.unscale_(optimizer)
-            if t != 2 or how != "loop":
+            if t != 2 or how != "three":
                 scaler.step(optimizer)
                 scaler.update()
         report = local.sync()
@@ -185,26 +141,15 @@ def scaled(rank: int, _: int, rule: str, how: str) -> Any:
     return report.steps, flat(module)
 
 
-def test_fused_steps_that_scale_themselves_are_refused(pool: Pool) -> None:
-    for fine, (kind, text, _) in pool.outcomes(scaled, 2, "variate", "fused"):
-        assert not fine
-        assert kind == InvalidInputError.__name__
-        assert text.startswith("`gradients` must be unscaled before a step")
-        assert text.endswith("got a scale of 1024")
-
-
 @pytest.mark.parametrize(
-    ("rule", "how"),
-    [("exact", "fused"), ("exact", "unscaled"), ("variate", "unscaled")],
+    ("rule", "how"), [("exact", "fused"), ("exact", "loop"), ("variate", "loop")]
 )
 def test_steps_skipped_by_a_scaler_do_not_count(
     pool: Pool, rule: str, how: str
 ) -> None:
-    """Gradients divided before the step, or where nothing corrects them, are fine."""
-    results, expected = (
-        pool.run(scaled, 2, rule, how),
-        pool.run(scaled, 2, rule, "loop"),
-    )
+    """A job that skips a step is one that makes three."""
+    results = pool.run(scaled, 2, rule, how)
+    expected = pool.run(scaled, 2, rule, "three")
     for (steps, model), (_, twin) in zip(results, expected, strict=True):
         assert steps == (3, 3)
         assert model == pytest.approx(twin, rel=1e-5)

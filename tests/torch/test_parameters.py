@@ -10,7 +10,7 @@ from tests.torch.scenarios import make_aggregator
 from torch import nn
 
 from hewfl import InvalidInputError
-from hewfl.torch import HewAverager, HewLocalSGD
+from hewfl.torch import HewLocalSGD
 from hewfl.torch.parameters import plan_layout
 
 pytestmark = pytest.mark.torch
@@ -35,25 +35,21 @@ def freeze(module: nn.Module, *, frozen: bool = True) -> None:
     module.requires_grad_(requires_grad=not frozen)
 
 
-def frozen_alike(rank: int, _: int, averager: bool) -> list[bytes]:
+def frozen_alike(rank: int, _: int) -> list[bytes]:
     """Frozen parameters in several precisions, one of them not contiguous."""
     module = two_layers(rank)
     freeze(module[0])
     module.codes = nn.Parameter(torch.full((3,), rank), requires_grad=False)
     module.turned = nn.Parameter(torch.rand(2, 3).bfloat16().T, requires_grad=False)
     module.one = nn.Parameter(torch.tensor(float(rank)), requires_grad=False)
-    if averager:
-        HewAverager(module.parameters(), 1)
-    else:
-        HewLocalSGD(module, sgd(module), 1)
+    HewLocalSGD(module, sgd(module), 1)
     values = [p.detach().double().numpy().tobytes() for p in module.parameters()]
     assert module.codes.tolist() == [0, 0, 0]
     return values
 
 
-@pytest.mark.parametrize("averager", [False, True])
-def test_frozen_parameters_are_those_of_rank_0(pool: Pool, averager: bool) -> None:
-    first, *others = pool.run(frozen_alike, 3, averager)
+def test_frozen_parameters_are_those_of_rank_0(pool: Pool) -> None:
+    first, *others = pool.run(frozen_alike, 3)
     assert others == [first, first]
 
 
@@ -107,20 +103,6 @@ def test_a_change_is_refused_and_named(pool: Pool, rule: str) -> None:
         assert another.endswith("got 0.weight, which is another tensor now")
         assert "must be of the form they had at construction; got " in turned
         assert " for 0.weight, not " in turned
-
-
-def averager_changed(rank: int, _: int) -> str:
-    module = two_layers(rank)
-    averager = HewAverager(module.parameters(), 1)
-    freeze(module[0])
-    with pytest.raises(InvalidInputError) as caught:
-        averager.average_parameters(module.parameters())
-    return str(caught.value)
-
-
-def test_averagers_refuse_it_too(pool: Pool) -> None:
-    for text in pool.run(averager_changed, 2):
-        assert text.endswith("got number 0, which no longer requires gradients")
 
 
 def optimizers(_: int, __: int) -> tuple[list[str], int]:

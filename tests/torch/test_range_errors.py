@@ -63,7 +63,8 @@ def play(rank: int, _: int, job: Job) -> tuple[list[bytes], list[str]]:
             else:
                 models.append(bits(module.weight))
                 state = local.state_dict()
-                models += [bits(x) for x in state["common"]["anchor"].values()]
+                common = state["common"].items()
+                models += [bits(x) for name, x in common if name.startswith("anchor")]
     return models, texts
 
 

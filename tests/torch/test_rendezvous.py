@@ -84,7 +84,7 @@ def crossed(rank: int, _: int, in_store: bool) -> None:
 def test_two_of_one_layout_are_told_apart(pool: Pool, in_store: bool) -> None:
     for text in texts_of(pool.outcomes(crossed, 2, in_store)):
         assert text == (
-            "all ranks must use the same HewLocalSGD or HewAverager;"
+            "all ranks must use the same HewLocalSGD;"
             " got rank 0: number 1; rank 1: number 2"
         )
 

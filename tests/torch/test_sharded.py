@@ -18,7 +18,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from hewfl import DataError, HewError, ServerStep
-from hewfl.torch import HewAverager, HewLocalSGD, SyncOptions
+from hewfl.torch import HewLocalSGD, SyncOptions
 
 pytestmark = pytest.mark.torch
 Array = NDArray[np.float32]
@@ -162,27 +162,6 @@ def test_a_sharded_job_resumes_to_the_same_bits(
         assert through == cut
 
 
-def averaged(rank: int, ranks: int) -> Array:
-    """Three steps of AdamW behind an averager."""
-    mesh = make_mesh() if ranks == 4 else None
-    model = make_model(mesh)
-    group = mesh["replicate"].get_group() if mesh else None
-    optimizer = torch.optim.AdamW(
-        [p for p in model.parameters() if p.requires_grad], lr=0.01
-    )
-    averager = HewAverager(model.parameters(), 1, process_group=group)
-    for t in range(3):
-        train(rank // 2 if mesh else rank, model, optimizer, t, 1)
-        averager.average_parameters(model.parameters())
-    return whole(model)
-
-
-def test_averagers_serve_shards_too(pool: Pool) -> None:
-    expected = pool.run(averaged, 2)[0]
-    for end in pool.run(averaged, 4):
-        assert np.abs(end - expected).max() <= ROUNDING
-
-
 def movements(rank: int, _: int) -> None:
     """The first replica does steps that are not counted."""
     replica, model, optimizer, local = make(rank, 4, "mean")
@@ -230,7 +209,7 @@ def test_what_sharded_parameters_cannot_do_is_said(pool: Pool) -> None:
     expected = [
         "`process_group` must be the ranks that hold the same shard in other replicas",
         "`aggregator` must be one without control variates",
-        "`aggregator` must be one that needs no root gradient, where",
+        "`aggregator` must be one without a root gradient, where",
         "`parameters` must be all whole, or all sharded over one dimension of a mesh",
         "`parameters` must be all whole, or all sharded over one dimension of a mesh",
         "the state is of a job with other shards",

@@ -181,6 +181,8 @@ SETTLED = 1e-13
 """Weights that change by less than this have arrived."""
 PLAIN = 8
 """Weiszfeld steps before the first extrapolation: near the mean they go far."""
+STALLED = 60
+"""Steps without a lower sum: what is left is rounding, as where most vectors agree."""
 NO_RISE = 1 + 1e-15
 """A sum that is larger by no more than this factor has not risen but for rounding."""
 
@@ -277,7 +279,7 @@ def weiszfeld(
         return weiszfeld_plain(gram, alpha, nu, iterations)
     n = len(gram)
     c, G, start = np.empty(n), *map(np.ascontiguousarray, (gram, alpha))
-    how = iterations, PLAIN, SETTLED, NO_RISE
+    how = iterations, PLAIN, STALLED, SETTLED, NO_RISE
     return c, native.weiszfeld(G, start, c, n, nu, *how)
 
 
@@ -285,7 +287,7 @@ def weiszfeld_plain(
     gram: Float64[Array, "n n"], alpha: PerClient, nu: float, iterations: int
 ) -> tuple[PerClient, float]:
     """The same steps in NumPy, which the compiled ones are compared with."""
-    weights, least, lengths = alpha, np.inf, np.diagonal(gram)
+    weights, least, lengths, idle = alpha, np.inf, np.diagonal(gram), 0
     taken: list[PerClient] = []
     plain: PerClient | None = None  # in place of an extrapolation that does not help
     for k in range(iterations):
@@ -300,7 +302,8 @@ def weiszfeld_plain(
         before, weights, plain = weights, c / c.sum(), None
         move = weights - before
         change = float(np.abs(move).max())
-        if change <= SETTLED:
+        idle = 0 if value < least else idle + 1
+        if change <= SETTLED or idle == STALLED:
             break
         least = min(least, value)
         taken.append(before)

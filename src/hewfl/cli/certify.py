@@ -111,10 +111,11 @@ class Question:
     dimension: int | None = None
     rotation: tuple[tuple[int, ...], ...] | None = None
     absence: int | None = None
-    variants: tuple[Literal["printed", "paper", "sharp", "absorbed"], ...] = (
+    variants: tuple[Literal["printed", "paper", "sharp", "absorbed", "joint"], ...] = (
         "paper",
         "sharp",
         "absorbed",
+        "joint",
     )
 
     def answer(self) -> Certificate:
@@ -145,7 +146,8 @@ class Question:
 
     def improvements(self, certificate: Certificate) -> tuple[Improvement, ...]:
         """What one change at a time would do."""
-        best = [v for v in ("absorbed", "sharp", "paper") if v in self.variants]
+        known = ("absorbed", "sharp", "paper", "joint")
+        best = [v for v in known if v in self.variants]
         return improvements(
             certificate.case,
             float(certificate.target),
@@ -221,8 +223,8 @@ def certify(  # noqa: PLR0913 - options of a command
     variants: Annotated[
         list[str] | None,
         typer.Option(
-            help="printed, paper, sharp or absorbed constants. Repeatable; all but "
-            "printed if absent."
+            help="printed, paper, sharp, absorbed or joint constants. Repeatable; all "
+            "but printed if absent."
         ),
     ] = None,
     as_json: Annotated[

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from hewfl.control.certificate import Variant
+from hewfl.control.certificate import VARIANTS
 from hewfl.core.array_types import Float64
 from hewfl.core.validation import Array, invalid
-from hewfl.plotting import COLOURS, legend, name_ends, save_as
+from hewfl.plotting import COLOURS, legend, save_as
 from hewfl.theory.absent_clients import LABEL as PARTIAL
 from hewfl.theory.absent_clients import absent_clients
 from hewfl.theory.certificates import Certificate, Guarantee
@@ -34,7 +34,7 @@ def draw_certificate(
     rounds = _plotted_rounds(c, drawn)
 
     def draw(figure: Any) -> None:
-        axes, ends = figure.add_subplot(), {}
+        axes = figure.add_subplot()
         for p in drawn:
             colour = _colour(p.label)
             name = f"{p.label}, {p.variant}, ϑ = {p.amplitude:.2g}"
@@ -44,7 +44,6 @@ def draw_certificate(
                 axes.plot(rounds, closed, color=colour, linestyle="--", linewidth=0.9)
             level = np.full(rounds.shape, max(p.floor, goal / 100))
             axes.plot(rounds, level, color=colour, linestyle=":", linewidth=0.9)
-            ends[p.label] = (float(rounds[-1]), float(iterated[-1]), colour)
         for style, name in (("-", "recursion"), ("--", "closed form"), (":", "floor")):
             axes.plot([], [], color="0.5", linestyle=style, label=name)
         if observed is not None:
@@ -55,7 +54,6 @@ def draw_certificate(
         axes.set(xscale="log", yscale="log", xlabel="rounds", ylabel="certified gap")
         axes.set_ylim(bottom=goal / 30)  # a bound may tend to zero
         axes.set_title("certified gap by theorem" if drawn else "no theorem holds")
-        name_ends(axes, ends)
         legend(figure, [axes], columns=2)
 
     save_as(draw, (7.0, 3.8 + 0.09 * len(drawn)), path)
@@ -106,7 +104,7 @@ def _certified_gaps(
     cap, last = float(c.case.system.cap), int(min(rounds[-1], MOST_STEPS))
     known = np.minimum(rounds, last).astype(int)
     if p.label == PARTIAL:
-        variant: Variant = "paper" if p.variant == "printed" else p.variant
+        (variant,) = (v for v in VARIANTS if v == p.variant)
         bound = absent_clients(c.case, p.amplitude, variant=variant)
         path = np.minimum.accumulate(list(islice(bound.gaps(), last + 1)))
         return np.asarray(path[known]), None

@@ -144,7 +144,7 @@ def careless_part(results: Results) -> list[Text]:
     first = f"{_number(len(bad))} of {_number(n).lower()} clients have random labels: "
     first += f"{listed(map(str, bad))} (seed {seeds[0]})."
     second = f"{TRUST} gives no weight to {listed(map(str, dropped)) or 'nobody'}; "
-    second += f"it finds exactly the bad clients in {exact} of {len(seeds)} seeds."
+    second += f"it is exactly right in {exact} of {len(seeds)} seeds."
     good = 2 * exact > len(seeds)
     return [*_finding(good, first, second), *_rows(results, {TRUST: ""})]
 

@@ -52,9 +52,6 @@ class Readable(Protocol):
     def ranges(self) -> Iterator[tuple[int, int]]:
         """Ranges of columns whose float64 block is of moderate size."""
 
-    def sample(self) -> NDArray[Any]:
-        """Up to 2048 columns spread over the data, on the host."""
-
     @property
     def data(self) -> Any:
         """The matrix or the rows where there are such, else None."""

@@ -148,13 +148,6 @@ class ChunkedDisplacements:
             here = slice(lo, min(lo + RANGE, self.d))
             yield here, self.columns(here.start, here.stop)
 
-    def sample(self) -> Float64[Array, "n k"]:
-        """Up to 2048 columns spread over the data."""
-        if self.d <= 2048:
-            return self.block(0, self.d)
-        starts = np.linspace(0, self.d - 512, 4).astype(np.int64)
-        return np.concatenate([self.block(int(a), int(a) + 512) for a in starts], 1)
-
     def largest(self) -> float:
         """A bound on all entries; a coarse one for float32, which is not read."""
         arrays = [row for rows in self.parts for row in rows]

@@ -90,14 +90,6 @@ class DenseDisplacements:
         """Ranges of entries to work on one after the other: all at once."""
         yield slice(None), self
 
-    def sample(self) -> NDArray[np.float64]:
-        """Up to 2048 columns spread over the data, on the host."""
-        if self.d <= 2048:
-            return to_host(self.block(0, self.d))
-        starts = np.linspace(0, self.d - 512, 4).astype(np.int64)
-        parts = [to_host(self.block(int(lo), int(lo) + 512)) for lo in starts]
-        return np.concatenate(parts, axis=1)
-
     def gram(self) -> Float64[Array, "n n"]:
         """All pairwise products ⟨Δ_i, Δ_j⟩."""
         return self.products().uncentred_gram()

@@ -61,25 +61,24 @@ def round_products(data: Readable, reference: Any, curvature: float) -> RoundPro
         return products if u is None else products.with_reference(u, curvature)
     if u is None:
         return _vector_problem(data, reference, curvature)
-    sample = data.sample()
     with np.errstate(all="ignore"):
-        products, _ = _from_best_origin(data, None, 1.0, sample, 0.0)
+        sizes = sampled_sizes(data)
+        products, _ = _from_best_origin(data, None, 1.0, sizes, 0.0)
         products = products.with_reference(u, curvature)
-    if _is_trusted(products, sample):
+    if _is_trusted(products, sizes):
         return products
     return _vector_problem(data, weighted_sum(data, u), curvature)  # scaled there
 
 
 def _vector_problem(data: Readable, reference: Any, curvature: float) -> RoundProducts:
     """Read the data once; a second time only where squares would overflow."""
-    sample = data.sample()
     with np.errstate(all="ignore"):
-        slope = 0.0
+        sampled, slope = sampled_sizes(data), 0.0
         if reference is not None:
             begin = as_wide(data.xp, reference[: min(2048, data.d)])
             slope = float(np.abs(to_host(begin)).max())
-        products, origin = _from_best_origin(data, reference, curvature, sample, slope)
-    if _is_trusted(products, sample):
+        products, origin = _from_best_origin(data, reference, curvature, sampled, slope)
+    if _is_trusted(products, sampled):
         return products
     sizes = _true_sizes(data, reference)
     if sizes[0] == 0:
@@ -142,7 +141,24 @@ def weight_problem(products: RoundProducts, n: int, curvature: float) -> RoundPr
     return RoundProducts(G, linear, offset, products.exponent)
 
 
-def _is_trusted(products: RoundProducts, sample: Float64[Array, "n k"]) -> bool:
+def sampled_sizes(data: Readable) -> tuple[float, Float64[Array, " n"]]:
+    """Of up to 2048 columns spread over the data: the largest entry, and Σ_l Δ_il².
+
+    The squares are those of Δ_il 2^−a, a of `_exponent`.
+    """
+    starts, width = [0], data.d
+    if data.d > 2048:
+        starts, width = [(data.d - 512) * k // 3 for k in range(4)], 512
+    blocks = [to_host(data.block(lo, lo + width)) for lo in starts]
+    size = float(np.max([np.abs(block).max() for block in blocks]))
+    if exponent := _exponent(size):
+        blocks = [block * 2.0**-exponent for block in blocks]
+    return size, np.sum([np.einsum("ij,ij->i", X, X) for X in blocks], axis=0)
+
+
+def _is_trusted(
+    products: RoundProducts, sizes: tuple[float, Float64[Array, " n"]]
+) -> bool:
     """Whether nothing is out of range, and no product was lost to underflow.
 
     One client, or equal ones, have no differences at all: there a sample of moderate
@@ -154,20 +170,18 @@ def _is_trusted(products: RoundProducts, sample: Float64[Array, "n k"]) -> bool:
     has_length = (
         float(np.diagonal(products.gram).max()) > 1e-200 or products.exponent != 0
     )
-    return has_length or float(np.abs(sample).max()) > _SAFE[0]
+    return has_length or sizes[0] > _SAFE[0]
 
 
 def _from_best_origin(
     data: Readable,
     reference: Any,
     curvature: float,
-    sample: Float64[Array, "n k"],
+    sampled: tuple[float, Float64[Array, " n"]],
     slope: float,
 ) -> tuple[RoundProducts, int]:
     """Products around a short row, and which one it is."""
-    size = float(np.abs(sample).max())
-    shrunk = np.ldexp(sample, -_exponent(size))
-    origin = int(np.argmin(np.einsum("ij,ij->i", shrunk, shrunk)))
+    size, origin = sampled[0], int(np.argmin(sampled[1]))
     products = _products(data, reference, curvature, origin, (size, slope))
     for _ in range(ORIGINS):
         nearer = nearer_origin(products.gram, origin)

@@ -42,6 +42,7 @@ def _as_displacements(value: Any) -> Any:
     return as_dense("displacements", value)
 
 
+@np.errstate(all="ignore")  # what is not finite is an error, not a warning
 def post_local_weights(
     displacements: Any,
     reference: Any,
@@ -218,6 +219,7 @@ def _over_all(
     )
 
 
+@np.errstate(all="ignore")
 def combine(
     displacements: Any,
     weights: ArrayLike,

@@ -33,7 +33,7 @@ from hewfl.experiments.results import (
     measured,
 )
 from hewfl.experiments.statistics import final_values, half_width, scale_of
-from hewfl.plotting import COLOURS, legend, plain_text, save, save_as
+from hewfl.plotting import COLOURS, legend, plain_text, save_as
 from hewfl.server.trace import AVERAGED, SPREAD, WORST
 
 DASHES: tuple[tuple[float, ...], ...] = (
@@ -395,35 +395,6 @@ def main_quantity(results: Results) -> str:
     return [*measured(results, kinds), "objective"][0]
 
 
-def figure_run(results: Results, path: Path) -> tuple[Path, Path]:
-    """Draw any run on one sheet: training, accuracy, and final weights by horizon.
-
-    Where methods keep averaged models, these have panels of their own.
-    """
-    kinds = (
-        ("gap", "objective"),
-        ("averaged_gap", "averaged_objective"),
-        ("test_accuracy", "test_loss"),
-        ("averaged_test_accuracy", "averaged_test_loss"),
-    )
-    offered = [measured(results, kind)[:1] for kind in kinds]
-    quantities = [names[0] for names in offered if names]
-
-    def draw(figure: Any) -> None:
-        grid = figure.add_gridspec(2, len(quantities) + 1)
-        ways: tuple[Axis, Axis] = ("rounds", "scalars")
-        for i, axis in enumerate(ways):
-            for j, quantity in enumerate(quantities):
-                panel = figure.add_subplot(grid[i, j])
-                draw_curves(panel, results, quantity, axis=axis)
-        _draw_weight_map(figure.add_subplot(grid[:, -1]), results)
-        figure.suptitle(plain_text(results.spec.name))
-        legend(figure, figure.axes[:1], columns=6)
-
-    height = max(4.4, 2.2 + 0.16 * len(results.labels))
-    return save(draw, (3.1 * len(quantities) + 3.3, height), path)
-
-
 def figure_curves(
     panels: Mapping[str, Results],
     quantity: str,
@@ -491,34 +462,6 @@ def draw_mass(axes: Any, results: Results, label: str, ink: str) -> None:
     axes.grid(visible=False, axis="x")
 
 
-def _draw_weight_map(axes: Any, results: Results) -> None:
-    """Final weights as a map: methods by horizons, the mean over seeds in each cell."""
-    mass = {label: results.mass(label) for label in results.labels}
-    horizons = sorted({h for groups in mass.values() for h in groups})
-    rows = [
-        [float(groups[h].mean()) if h in groups else np.nan for h in horizons]
-        for groups in mass.values()
-    ]
-    shares = [_share_of_clients(results, label) for label in results.labels]
-    equal = {h: value for share in shares for h, value in share.items()}
-    values = np.array([[equal[h] for h in horizons], *rows])
-    image = axes.imshow(values, cmap="Blues", vmin=0, aspect="auto")
-    axes.figure.colorbar(image, ax=axes, location="bottom", shrink=0.7, label="weight")
-    dark = 0.6 * np.nanmax(values, initial=0.0)
-    if len(horizons) <= 6:  # more do not leave room for numbers
-        for (i, j), value in np.ndenumerate(values):
-            ink = "white" if value > dark else "black"
-            text = f"{value:.2f}" if np.isfinite(value) else ""
-            axes.text(j, i, text, ha="center", va="center", fontsize=7, color=ink)
-    axes.axhline(0.5, color="white", linewidth=3)
-    _label_groups(axes, results, horizons)
-    axes.set_yticks(
-        range(len(values)), ["(equal weights)", *map(_short, results.labels)]
-    )
-    axes.set_title("weight by horizon, last round")
-    axes.grid(visible=False)
-
-
 def _share_of_clients(results: Results, label: str) -> dict[Group, float]:
     """Share of the clients with each horizon in the last round, mean over seeds."""
     entry = results.labels.index(label)
@@ -539,7 +482,3 @@ def _label_groups(axes: Any, results: Results, horizons: Sequence[Group]) -> Non
     at = range(0, len(horizons), step)
     axes.set_xticks(at, [str(horizons[k]) for k in at])
     axes.set_xlabel("local epochs H" if results.counts_epochs else "local steps H")
-
-
-def _short(name: str) -> str:
-    return plain_text(name if len(name) <= 26 else f"{name[:25]}…")

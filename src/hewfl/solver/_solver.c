@@ -758,11 +758,12 @@ static double pull(const double *G, const double *a, double nu, const double *w,
 /* The steps of hewfl.aggregators.distance.weiszfeld, whose docstring has the method;
  * memory for 4n numbers. Returns the change of the last weights. */
 static double weiszfeld(const double *G, const double *a, double nu, double *c, Py_ssize_t n,
-                        Py_ssize_t iterations, Py_ssize_t plain, double settled, double no_rise,
-                        double *memory)
+                        Py_ssize_t iterations, Py_ssize_t plain, Py_ssize_t stalled,
+                        double settled, double no_rise, double *memory)
 {
     double *w = memory, *next = w + n, *last = next + n, *kept = last + n;
     double least = INFINITY, change = INFINITY;
+    Py_ssize_t idle = 0;
     int taken = 0, has_kept = 0; /* `last` is the point before w, where one was taken */
     memcpy(w, a, n * sizeof(double));
     for (Py_ssize_t k = 0; k < iterations; k++) {
@@ -781,7 +782,8 @@ static double weiszfeld(const double *G, const double *a, double nu, double *c, 
             double move = fabs(next[i] - w[i]);
             change = move <= change ? change : move;
         }
-        if (change <= settled)
+        idle = value < least ? 0 : idle + 1;
+        if (change <= settled || idle == stalled)
             break;
         least = value < least ? value : least;
         if (k >= plain && taken) {
@@ -809,15 +811,15 @@ static double weiszfeld(const double *G, const double *a, double nu, double *c, 
     return change;
 }
 
-/* weiszfeld(G, alpha, c, n, nu, iterations, plain, settled, no_rise) -> change */
+/* weiszfeld(G, alpha, c, n, nu, iterations, plain, stalled, settled, no_rise) -> change */
 static PyObject *native_weiszfeld(PyObject *self, PyObject *args)
 {
     (void)self;
     Py_buffer b[3];
-    Py_ssize_t n, iterations, plain;
+    Py_ssize_t n, iterations, plain, stalled;
     double nu, settled, no_rise, change = 0.0;
-    if (!PyArg_ParseTuple(args, "y*y*w*ndnndd", &b[0], &b[1], &b[2], &n, &nu, &iterations, &plain,
-                          &settled, &no_rise))
+    if (!PyArg_ParseTuple(args, "y*y*w*ndnnndd", &b[0], &b[1], &b[2], &n, &nu, &iterations,
+                          &plain, &stalled, &settled, &no_rise))
         return NULL;
     if (n < 1 || !fits(&b[0], times(n, n, 1), 8) || !fits(&b[1], n, 8) || !fits(&b[2], n, 8)) {
         release(b, 3);
@@ -828,8 +830,8 @@ static PyObject *native_weiszfeld(PyObject *self, PyObject *args)
     double *memory = malloc(4 * (size_t)n * sizeof(double));
     if (memory) {
         Py_BEGIN_ALLOW_THREADS
-        change = weiszfeld(b[0].buf, b[1].buf, nu, b[2].buf, n, iterations, plain, settled,
-                           no_rise, memory);
+        change = weiszfeld(b[0].buf, b[1].buf, nu, b[2].buf, n, iterations, plain, stalled,
+                           settled, no_rise, memory);
         Py_END_ALLOW_THREADS
     }
     release(b, 3);

@@ -41,6 +41,7 @@ ACCEPTED = 1e-9
 """A reduced cost below −this × error scale is a failure, never an answer."""
 
 
+@np.errstate(all="ignore")  # what is not finite is an error, not a warning
 def solve_simplex_qp(
     gram: ArrayLike,
     linear: ArrayLike,

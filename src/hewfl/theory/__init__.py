@@ -48,10 +48,11 @@ axis.
     S, M                  similarity and Lipschitz constant of the Hessians
     T, t                  rounds (`rounds`)
 
-`variant` is the set of constants: "paper", "sharp" or "absorbed" (errata T1 to T6).
-`printed` is a statement literally as the paper has it, also where it is false. E-01 to
-E-33 and T1 to T8 are the departures that PAPER.md lists. An argument that is out of
-range, or does not broadcast, raises `InvalidInputError`; docstrings name other causes.
+`variant` is the set of constants: "paper", "sharp", "absorbed" (errata T1 to T6) or
+"joint" (T9). `printed` is a statement literally as the paper has it, also where it is
+false. E-01 to E-33 and T1 to T9 are the departures that PAPER.md lists. An argument
+that is out of range, or does not broadcast, raises `InvalidInputError`; docstrings name
+other causes.
 """
 
 from hewfl.theory.appendix.surrogate_controls import surrogate

@@ -30,7 +30,7 @@ from hewfl.theory.other_methods import OtherMethod, literature
 from hewfl.theory.post_local import PostLocal, heterogeneous_noise
 from hewfl.theory.round_costs import Algorithm, communication
 from hewfl.theory.rounds_to_target import rounds_needed, single_trajectory
-from hewfl.theory.statement import Hypothesis, all_hold
+from hewfl.theory.statement import Constants, Hypothesis, all_hold
 from hewfl.theory.systems import Case, coarsen, group_clients
 from hewfl.theory.theorem_table import FORMS, THEOREMS, Form, Theorem, theorem_curve
 
@@ -40,6 +40,7 @@ MOST_KINDS = 2048
 """More kinds of client than this are coarsened, none better than those it replaces."""
 TARGET = 0.1
 """The target by default, as a share of the cap f̄."""
+_CONSTANTS: tuple[Constants, ...] = (*VARIANTS, "joint")
 
 
 @final
@@ -83,7 +84,7 @@ class Guarantee:
 class FirstRound:
     """The one-step certificate at the start (th:predictive-majorant)."""
 
-    variant: Variant
+    variant: Constants
     uniform: float  # largest common θ at which weights 1/n are certified not to rise
     noise_optimal: float  # the same for the weights a*
     amplitude: float  # the θ of `value`: the one given, else half of `uniform`
@@ -145,7 +146,7 @@ def certify(
     rounds: int = 1000,
     amplitude: ArrayLike | None = None,
     curvature: ArrayLike | None = None,
-    variants: Sequence[Form] = VARIANTS,
+    variants: Sequence[Form] = FORMS[1:],
 ) -> Certificate:
     """Evaluate every statement about many rounds whose constants are known.
 
@@ -188,7 +189,10 @@ def certify(
         target=goal,
         rounds=rounds,
         guarantees=guarantees,
-        first_round=tuple(_first_round(few, theta, v) for v in certified),
+        first_round=tuple(
+            _first_round(few, theta, v)
+            for v in [v for v in _CONSTANTS if v in variants] or certified
+        ),
         noise=_noise(case, guarantees),
         communication=_communication(case, guarantees),
         literature=literature(few, goal, rounds=rounds, amplitude=best.amplitude),
@@ -330,7 +334,7 @@ def _partial_guarantee(
     )
 
 
-def _first_round(case: Case, amplitude: float | None, variant: Variant) -> FirstRound:
+def _first_round(case: Case, amplitude: float | None, variant: Constants) -> FirstRound:
     system = case.system
     at, m = situation(system, *case.start), system.multiplicity
     w = np.broadcast_to(m / system.n, (system.kinds,))
@@ -418,7 +422,7 @@ def improvements(
     *,
     amplitude: ArrayLike | None = None,
     curvature: ArrayLike | None = None,
-    variants: Sequence[Form] = ("absorbed", "sharp"),
+    variants: Sequence[Form] = ("absorbed", "sharp", "joint"),
 ) -> tuple[Improvement, ...]:
     """Evaluate one change at a time, the most helpful first.
 
@@ -470,18 +474,22 @@ def _best(
         return bound.rounds, min(bound.least_target, cap), LABEL
     rows: list[_Best] = []
     for label, theorem in THEOREMS.items():
-        variant = next((v for v in variants if v in theorem.variants), None)
-        if variant is None or theorem.missing(case):
+        allowed = [v for v in variants if v in theorem.variants]
+        if theorem.missing(case):
             continue
-        if amplitude is None:
-            best = design(label, case, target, curvature=curvature, variant=variant)
-            rows.append((best.rounds, min(best.least_target, cap), label))
-            continue
-        assert curvature is not None
-        curve = theorem_curve(label, case, PostLocal(amplitude, curvature), variant)
-        rounds = float(rounds_needed(curve, target, least=theorem.least).fewest)
-        holds = curve.rate(theorem.least).holds
-        rows.append((rounds, min(float(curve.floor), cap) if holds else cap, label))
+        # "joint" and the first of the others: neither is always the better
+        joint = [v for v in allowed if v == "joint"]
+        for variant in dict.fromkeys([*allowed[:1], *joint]):
+            if amplitude is None:
+                best = design(label, case, target, curvature=curvature, variant=variant)
+                rows.append((best.rounds, min(best.least_target, cap), label))
+                continue
+            assert curvature is not None
+            curve = theorem_curve(label, case, PostLocal(amplitude, curvature), variant)
+            rounds = float(rounds_needed(curve, target, least=theorem.least).fewest)
+            floor = min(float(curve.floor), cap)
+            holds = curve.rate(theorem.least).holds
+            rows.append((rounds, floor if holds else cap, label))
     return min(rows)
 
 

@@ -24,7 +24,7 @@ from hewfl.core.validation import (
     invalid,
     nonnegatives,
 )
-from hewfl.theory.statement import Hypothesis, at_most
+from hewfl.theory.statement import Constants, Hypothesis, at_most
 from hewfl.theory.systems import System
 
 Controls = tuple[ArrayLike, ArrayLike]
@@ -74,7 +74,10 @@ def executable_system(system: System, proxies: ArrayLike) -> System:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class OneStep:
-    """The certificate of a round and what it is made of."""
+    """The certificate of a round and what it is made of.
+
+    The joint bound has no shares of single clients: its parts are NaN.
+    """
 
     value: Float64[Array, "*c"]  # J
     change: Float64[Array, "*c"]  # J − U♯, negative where descent is certified
@@ -88,7 +91,7 @@ class OneStep:
 
 @broadcasting
 def one_step(
-    controls: Controls, at: Situation, *, variant: Variant = "paper"
+    controls: Controls, at: Situation, *, variant: Constants = "paper"
 ) -> OneStep:
     """Bound J on the next expected gap (th:predictive-majorant, eq:main-one-step).
 
@@ -101,13 +104,25 @@ def one_step(
     Args:
         controls: w and θ, shapes that broadcast with (*c, n).
         at: from `situation`.
-        variant: the set of constants.
+        variant: the set of constants, or "joint" for `joint_change`.
 
     Returns:
         J, its parts, and the conditions under which it is a bound.
     """
     w, theta = _controls(controls, at)
+    start = np.minimum(at.gap, at.cap)[..., 0]
+    hypotheses = (
+        at_most("θ ≤ 1", theta.max(-1), 1.0),
+        at_most("0 ≤ w", 0.0, w.min(-1)),
+        at_most("|Σw − 1| ≤ 1e-9", np.abs(w.sum(-1) - 1), _SIMPLEX),
+    )
+    if variant == "joint":
+        change = joint_change(w, theta, at)
+        none = np.full(w.shape, np.nan)
+        J = np.asarray(start + change)
+        return OneStep(J, change, none, none, none, none, none, hypotheses)
     check_variant(variant)
+    change = certificate.certified_change(w, theta, at, variant)
     parts = (
         certificate.descent_coefficient,
         certificate.certified_decrease,
@@ -117,14 +132,51 @@ def one_step(
     A, s, rho, kappa = (
         np.broadcast_to(part(theta, at, variant), w.shape) for part in parts
     )
-    change = certificate.certified_change(w, theta, at, variant)
-    J = np.asarray(np.minimum(at.gap, at.cap)[..., 0] + change)
-    hypotheses = (
-        at_most("θ ≤ 1", theta.max(-1), 1.0),
-        at_most("0 ≤ w", 0.0, w.min(-1)),
-        at_most("|Σw − 1| ≤ 1e-9", np.abs(w.sum(-1) - 1), _SIMPLEX),
-    )
+    J = np.asarray(start + change)
     return OneStep(J, change, A, s, rho, kappa, s - rho, hypotheses)
+
+
+@broadcasting
+def joint_change(w: Array, theta: Array, at: Situation) -> Float64[Array, "*c"]:
+    """J − U♯ with the clients taken together (T9), clients last and all n of them.
+
+        ϑ = Σ w_iθ_i,   p_i = w_iθ_i/ϑ,   a = Σ p_iθ_ih₂ᵢ,   x = ϑ(1 − a)
+        c = (Σ|1/n − p_i| + 2(1 − 1/n)a)√Q + Σ p_iθ_i√(h₂ᵢM_i)
+        φ(y) = −(1 − a)(1 − x/2)y² + (1 − x)cy + ϑc²/2
+        J = max over y of  min{U♯, Ry − y²/(2L)} + (ϑ/L)φ(y) + (1/2L)Σ w_i²θ_i²M_i
+
+    Here y is ‖∇F(x)‖ ≤ √(2LU♯). The mean move is −(ϑ/L)(∇F + s), where s holds the
+    mismatch Σ(1/n − p_i)e_i, which is zero at equal weights, and the mean drift. Both
+    are kept in one vector of length at most ay + c, so that the mismatch costs its sum
+    and not its parts, and descent is not halved to pay for it. A convex F has
+    f ≤ R‖∇F‖ − ‖∇F‖²/(2L). J is concave in y: the maximum is in closed form. It has no
+    shares of single clients, so that Algorithm 1 cannot minimise it by its threshold
+    law. docs/theory.md has the proof, and the exact worst case beside it.
+    """
+    L, R, Q = (x[..., 0] for x in (at.smoothness, at.radius, at.tracking))
+    U = np.minimum(at.gap, at.cap)[..., 0]
+    cap = L * R * R / 2
+    m = np.broadcast_to(at.count, w.shape)
+    n = m.sum(-1)
+    total = (w * theta).sum(-1)
+    moves = total > 0
+    p = np.where(moves[..., None], w * theta, w)
+    p = p / np.where(moves, total, w.sum(-1))[..., None]
+    _, h2 = certificate.horizon_factors(at.horizon)
+    a = (p * theta * h2).sum(-1)
+    away = np.abs(m / n[..., None] - p).sum(-1) + 2 * (1 - 1 / n) * a
+    c = away * np.sqrt(Q) + (p * theta * np.sqrt(h2 * at.noise)).sum(-1)
+    x = total * (1 - a)
+    bent, slope = (1 - a) * (1 - x / 2), (1 - x) * c
+    # φ is largest at `flat`; where min{} still rises at U♯ the maximum is at or below
+    least = 2 * U / R / (1 + np.sqrt(np.maximum(1 - U / cap, 0)))
+    flat = slope / (2 * bent)
+    steep = (L * R + total * slope) / (1 + 2 * total * bent)
+    y = np.minimum(np.clip(least, flat, steep), np.sqrt(2 * L * U))
+    below_start = np.where(y < least, np.minimum(R * y - y * y / L / 2 - U, 0), 0.0)
+    phi = -bent * y * y + slope * y + total / 2 * c * c
+    risk = (w * (w / m) * theta**2 * at.noise).sum(-1) / (2 * L)
+    return np.asarray(below_start + total / L * phi + risk)
 
 
 @broadcasting
@@ -152,12 +204,13 @@ def advantage(
 
 @broadcasting
 def largest_descent_amplitude(
-    weights: ArrayLike, at: Situation, *, variant: Variant = "paper"
+    weights: ArrayLike, at: Situation, *, variant: Constants = "paper"
 ) -> Reals:
     """Largest common θ ≤ 1 with J ≤ U♯ for given weights; 0 where there is none.
 
     U♯ − J is concave in θ (μ is concave, κ convex) and zero at θ = 0, so the answer
-    ends an interval of descent; it is bisected on log θ.
+    ends an interval of descent; it is bisected on log θ. For "joint" it does since φ
+    grows with θ.
 
     Args:
         weights: w on the simplex, clients last.
@@ -167,13 +220,11 @@ def largest_descent_amplitude(
     Returns:
         θ, shape (*c).
     """
-    check_variant(variant)
     w, ones = _controls((weights, 1.0), at)
 
     def descends(theta: Array) -> Mask:
         wide = theta[..., None] * ones
-        change = certificate.certified_change(w, wide, at, variant)
-        return np.asarray(change <= 0)
+        return np.asarray(one_step((w, wide), at, variant=variant).change <= 0)
 
     top = np.asarray(ones[..., 0])
     low, high = LEAST * top, top

@@ -46,7 +46,7 @@ from hewfl.theory.recursion import (
     validate_solver_gap,
 )
 from hewfl.theory.scalar import linear_rate, power
-from hewfl.theory.statement import Hypothesis, Rate, at_most, below
+from hewfl.theory.statement import Constants, Hypothesis, Rate, at_most, below
 from hewfl.theory.systems import System
 
 
@@ -204,7 +204,7 @@ def heterogeneous_noise(
 
 @broadcasting
 def homogeneous_coefficients(
-    system: System, controls: PostLocal, *, variant: Variant = "paper"
+    system: System, controls: PostLocal, *, variant: Constants = "paper"
 ) -> Recursion:
     """Coefficients of Algorithm 3 (th:realized-hom-bellman, cor:realized-hom-rate).
 
@@ -215,8 +215,20 @@ def homogeneous_coefficients(
         δ = 2(ϑ³/L + ϑ²/(Λ − L)) (1/n)Σ h₂ᵢM_i + (ϑ/L + 1/(Λ − L)) V_u
 
     with h₁ the mean over clients. The tracking part is zero.
+
+    "joint" is T9: with k = 1 − Λϑ/(2L), κ = √ϑ and h₂, N means of h₂ᵢ, √(h₂ᵢM_i),
+
+        σ = (ϑ/L)(k(1 − κ) − h₂/4 − WLϑh₂²),   W = (ϑ/L)k(1/κ − 1) + 1/(2(Λ − L))
+        δ = W(1 + 4WLϑh₂)(ϑN + √V_u)²
+
+    and a = σ/R², or β = −2Lσ where σ < 0. Uniform weights have Ψ = −(ϑ/L)k‖ḡ‖² and
+    ‖ḡ‖² ≥ (1 − κ)‖∇F‖² − (1/κ − 1)‖q‖², q = ḡ − ∇F. By Minkowski's inequality
+    (E‖q‖²)^½ ≤ ϑ(h₂‖∇F‖ + N) + √V_u, and (x + y)² ≤ (1 + s)y² + (1 + 1/s)x² with
+    s = 4WLϑh₂.
     """
     theta, Lambda = controls.validate(system)
+    if variant == "joint":
+        return _joint_homogeneous(system, theta, Lambda)
     L, V_u = system.L, uniform_noise_of_mean(system)
     # Uniform weights give Ψ ≤ −(ϑ/2L)‖ḡ‖² ≤ −(ϑ/4L)‖∇F‖² + (ϑ/2L)‖q‖², q = ḡ − ∇F.
     # With the mismatch term, E‖q‖² has the factor (ϑ/L + 1/(Λ − L))/2 whatever bounds
@@ -233,6 +245,28 @@ def homogeneous_coefficients(
         slope=np.asarray(theta / 4 / L),
         growth=np.asarray(drift * theta**2 * (theta + L / (Lambda - L))),
         noise=np.asarray(factor * (theta**2 * noise + V_u)),
+        staleness=np.zeros(()),
+        tracking=NO_TRACKING,
+        hypotheses=post_local_hypotheses(theta, Lambda, L),
+    )
+
+
+def _joint_homogeneous(system: System, theta: Reals, Lambda: Reals) -> Recursion:
+    L, share = system.L, system.multiplicity / system.n
+    _, h2_i = horizon_factors(np.asarray(system.horizon))
+    h2 = (share * h2_i).sum(-1)
+    rough = (share * np.sqrt(h2_i * system.noise)).sum(-1)
+    k, kappa = 1 - Lambda * theta / (2 * L), np.minimum(np.sqrt(theta), 1)
+    W = theta / L * k * (1 / kappa - 1) + 1 / (2 * (Lambda - L))
+    sigma = theta / L * (k * (1 - kappa) - h2 / 4 - W * L * theta * h2**2)
+    noise = (theta * rough + np.sqrt(uniform_noise_of_mean(system))) ** 2
+    return Recursion(
+        "cor:realized-hom-rate",
+        system,
+        descent=np.asarray(np.maximum(sigma, 0) / system.R / system.R),
+        slope=np.asarray(np.maximum(sigma, 0)),
+        growth=np.asarray(2 * L * np.maximum(-sigma, 0)),
+        noise=np.asarray(W * (1 + 4 * W * L * theta * h2) * noise),
         staleness=np.zeros(()),
         tracking=NO_TRACKING,
         hypotheses=post_local_hypotheses(theta, Lambda, L),

@@ -6,13 +6,18 @@ hypothesis says for which of them it is met.
 
 from dataclasses import dataclass
 from functools import reduce
-from typing import final
+from typing import TYPE_CHECKING, Literal, final
 
 import numpy as np
 
 from hewfl.core.array_types import Bool
 from hewfl.core.broadcasting import broadcasting
 from hewfl.core.validation import ArrayLike, Mask, Reals
+
+if TYPE_CHECKING:
+    Constants = Literal["paper", "sharp", "absorbed", "joint"]
+else:  # run-time type checks pass a wrong name on to the error that lists the choices
+    Constants = str
 
 
 @final

@@ -7,7 +7,7 @@ a `Curve`: its bound as a function of the rounds alone. Where a formula is undef
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, final
+from typing import TYPE_CHECKING, Any, Literal, final
 
 import numpy as np
 
@@ -32,7 +32,7 @@ from hewfl.theory.post_local import (
 )
 from hewfl.theory.recursion import Closed, Recursion, State, mask_undefined
 from hewfl.theory.round_costs import Algorithm
-from hewfl.theory.statement import Rate, at_most
+from hewfl.theory.statement import Constants, Rate, at_most
 from hewfl.theory.systems import Case, System, is_homogeneous
 from hewfl.theory.uniform import (
     best_iterate_rate,
@@ -42,11 +42,13 @@ from hewfl.theory.uniform import (
 )
 
 if TYPE_CHECKING:
-    Form = Literal["printed", "paper", "sharp", "absorbed"]
+    Form = Literal["printed", "paper", "sharp", "absorbed", "joint"]
 else:  # run-time type checks pass a wrong name on to `theorem_curve` and its error
     Form = str
-FORMS: tuple[Form, ...] = ("printed", *VARIANTS)
-"""Sets of constants: as printed, as printed but corrected, and the sharper two."""
+FORMS: tuple[Form, ...] = ("printed", *VARIANTS, "joint")
+"""Sets of constants: as printed, as printed but corrected, and the sharper ones."""
+_ALONE: tuple[Form, ...] = FORMS[:-1]
+"""Those that take clients one by one."""
 FULL_PARTICIPATION = "full participation"
 """Name of the hypothesis n ≤ S (E-19): left is n, right is S."""
 HOMOGENEOUS_ORACLE = "homogeneous oracle"
@@ -125,9 +127,9 @@ class Theorem:
     about: str  # method and assumption, in a few words
     title: str  # the statement in words
     weights: str  # the weights it is about
-    build: Callable[[Given, Variant, bool], Recursion] = field(repr=False)
+    build: Callable[[Given, Any, bool], Recursion] = field(repr=False)
     needs: tuple[str, ...] = ()  # fields of `Case` that must be known
-    variants: tuple[Form, ...] = FORMS
+    variants: tuple[Form, ...] = _ALONE
     options: tuple[str, ...] = ()  # further arguments of `theorem`
     least: int = 0  # the fewest rounds for which it is stated
     iterate: str = "the last iterate"
@@ -268,7 +270,7 @@ def theorem(  # noqa: PLR0913 - public; all but three are optional
 
 def _build(statement: Theorem, given: Given, variant: Form) -> Recursion:
     positives("amplitude", given.amplitude)
-    constants: Variant = "paper" if variant == "printed" else variant
+    constants: Constants = "paper" if variant == "printed" else variant
     return statement.build(given, constants, variant == "printed")
 
 
@@ -293,14 +295,14 @@ def _comparator(given: Given, variant: Variant, printed: bool) -> Recursion:
     )
 
 
-def _uniform(given: Given, variant: Variant, printed: bool) -> Recursion:
+def _uniform(given: Given, variant: Constants, printed: bool) -> Recursion:
     """th:direct-bellman, not in printed form; lem:scalar closes it, q at its cap."""
     assert not printed
     controller = uniform_coefficients(given.system, given.amplitude, variant=variant)
     return controller.recursion
 
 
-def _uniform_pl(given: Given, variant: Variant, printed: bool) -> Recursion:
+def _uniform_pl(given: Given, variant: Constants, printed: bool) -> Recursion:
     """th:pl-global, infinite where ρ ≤ 0; its recursion is that of cor:direct-pl."""
     k = uniform_coefficients(given.system, given.amplitude, variant=variant)
     mu = given.require("pl_constant")
@@ -335,13 +337,13 @@ def _heterogeneous(given: Given, variant: Variant, printed: bool) -> Recursion:
     )
 
 
-def _homogeneous(given: Given, variant: Variant, printed: bool) -> Recursion:
+def _homogeneous(given: Given, variant: Constants, printed: bool) -> Recursion:
     """cor:realized-hom-rate; as printed it has the same coefficients."""
     del printed
     return homogeneous_coefficients(given.system, given.controls, variant=variant)
 
 
-def _homogeneous_pl(given: Given, variant: Variant, printed: bool) -> Recursion:
+def _homogeneous_pl(given: Given, variant: Constants, printed: bool) -> Recursion:
     """cor:realized-hom-PL, NaN where ρ ≤ 0."""
     k, mu = _homogeneous(given, variant, printed), given.require("pl_constant")
 
@@ -363,7 +365,7 @@ def _pl_recursion(k: Recursion, label: str, mu: Array, closed: Closed) -> Recurs
 
 _POST_LOCAL: tuple[Form, ...] = ("printed", "paper", "sharp")
 _BEFORE = "weights and amplitudes that Algorithm 1 computes before each round"
-_EQUAL = "equal weights 1/n, control variates, one H and one b for all clients"
+_EQUAL = "equal weights 1/n, control variates"
 _AFTER = "weights solved after the local steps from the displacements"
 _ALL = (
     Theorem(
@@ -384,7 +386,7 @@ _ALL = (
         "Convex objective, equal weights: the gap falls like 1/rounds to a floor",
         _EQUAL,
         _uniform,
-        variants=VARIANTS,
+        variants=FORMS[1:],
     ),
     Theorem(
         "th:pl-global",
@@ -395,6 +397,7 @@ _ALL = (
         _EQUAL,
         _uniform_pl,
         needs=("pl_constant",),
+        variants=FORMS,
     ),
     Theorem(
         "th:ho-main",
@@ -402,7 +405,7 @@ _ALL = (
         "control",
         "uniform weights, similar Hessians",
         "Convex objective, similar Hessians, equal weights: local steps cost less",
-        _EQUAL,
+        f"{_EQUAL}, one H and one b for all clients",
         _higher_order,
         needs=("similarity", "hessian_lipschitz"),
         least=1,
@@ -427,7 +430,7 @@ _ALL = (
         "Convex objective, exact weights, clients that share it (Algorithm 3)",
         f"{_AFTER}; every batch from the common pool",
         _homogeneous,
-        variants=_POST_LOCAL,
+        variants=(*_POST_LOCAL, "joint"),
         options=("curvature",),
     ),
     Theorem(
@@ -439,7 +442,7 @@ _ALL = (
         f"{_AFTER}; every batch from the common pool",
         _homogeneous_pl,
         needs=("pl_constant",),
-        variants=_POST_LOCAL,
+        variants=(*_POST_LOCAL, "joint"),
         options=("curvature",),
     ),
 )

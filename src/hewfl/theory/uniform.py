@@ -1,4 +1,4 @@
-"""The uniform controller: all clients take part, with one H, b and ϑ and weights 1/n.
+"""The uniform controller: all clients take part, with one ϑ and weights 1/n.
 
     g⁺ ≤ g − a g² + β g + γ q + δ,     q⁺ ≤ A + B g + C q          (th:direct-bellman)
 
@@ -30,6 +30,7 @@ from hewfl.core.validation import (
     positives,
     wholes,
 )
+from hewfl.theory.noise import uniform_noise_of_mean
 from hewfl.theory.recursion import (
     NO_TRACKING,
     Recursion,
@@ -38,7 +39,14 @@ from hewfl.theory.recursion import (
     validate_state,
 )
 from hewfl.theory.scalar import power, scalar_floor
-from hewfl.theory.statement import Hypothesis, Rate, at_most, below, rate_with_floor
+from hewfl.theory.statement import (
+    Constants,
+    Hypothesis,
+    Rate,
+    at_most,
+    below,
+    rate_with_floor,
+)
 from hewfl.theory.systems import System
 
 
@@ -51,7 +59,7 @@ class UniformController:
     """
 
     amplitude: Reals
-    variant: Variant
+    variant: Constants
     noise: Reals
     recursion: Recursion
 
@@ -63,48 +71,87 @@ class UniformController:
 
 @broadcasting
 def uniform_coefficients(
-    system: System, amplitude: ArrayLike, *, variant: Variant = "paper"
+    system: System, amplitude: ArrayLike, *, variant: Constants = "paper"
 ) -> UniformController:
     """Coefficients of the uniform controller (th:direct-bellman, prop:direct-q).
 
         a = ϑ/(2LR²),   β = 48ϑ³ + 32ϑ⁴/n,   γ = 96ϑ³/L + 64ϑ⁴/(Ln),
         δ = (16ϑ³ + 16ϑ²/n) M/L,   A_q = 6M,   B_q = 144Lϑ²,   C_q = 288ϑ²      paper
 
-        β = 2h₁ϑ³,   γ = h₁ϑ³/L,   δ = (h₂ϑ³ + ϑ²/(2n)) M/L                     sharp
+        β = 2h₁ϑ³,   γ = h₁ϑ³/L,   δ = (ϑ³ mean h₂ᵢM_i + ϑ²V_u/2)/L             sharp
         the same with β = 0 and a = ϑ(1 − 2h₁ϑ²)/(2LR²)                      absorbed
 
-    and tracking by `predictable_tracking`. The last two sets are T5: T1 to T3 joined
-    with lem:cancellation, for ϑ ≤ 1. The mean move is
-    −(ϑ/L)∇F + r̄, so by T2 it gains −(ϑ/2L)‖∇F‖² + (L/2ϑ)‖r̄‖². By T3
+    and tracking by `predictable_tracking`. Only the first set asks for one H and b; the
+    others hold for any, with the largest h₁ and h₂, and for ϑ ≤ 1. The middle two are
+    T5: T1 to T3 joined with lem:cancellation. The mean move is −(ϑ/L)∇F + r̄, so by T2
+    it gains −(ϑ/2L)‖∇F‖² + (L/2ϑ)‖r̄‖². By T3
 
-        E‖r̄‖² ≤ mean E‖r_i‖² ≤ (ϑ⁴/L²)(2h₁ mean‖∇F + δ_i‖² + 2h₂M),
+        E‖r̄‖² ≤ mean E‖r_i‖² ≤ (ϑ⁴/L²) mean(2h₁ᵢ‖∇F + δ_i‖² + 2h₂ᵢM_i),
         mean‖∇F + δ_i‖² = ‖∇F‖² + mean‖δ_i‖² ≤ ‖∇F‖² + mean‖e_i‖²,
 
     since Σδ_i = 0 and δ_i is the mean of all e less e_i. Independent noises of variance
-    at most ϑ²M/L² average to the term with 1/n. What is left of ‖∇F‖², (h₁ϑ³/L) of it,
-    is bounded by 2Lg ("sharp") or set off against the descent ("absorbed").
+    at most ϑ²M_i/L² average to the term with V_u. What is left of ‖∇F‖², (h₁ϑ³/L) of
+    it, is bounded by 2Lg ("sharp") or set off against the descent ("absorbed").
+
+    "joint" is T9: r̄ stays in one square with ∇F. With x = ϑ(1 − h₂ϑ), W = (1 − x + h₂ϑ)
+
+        a = (ϑ/(LR²)) ((1 − h₂ϑ)(1 − x/2) − (1 − x)h₂/2),   β = 0,
+        γ = Wh₂ϑ³/L,   δ = (Wϑ³(mean √(h₂ᵢM_i))²/h₂ + ϑ²V_u/2)/L,
+
+    for small ϑ up to twice the descent. Let N = mean √(h₂ᵢM_i) and q the mean of
+    ‖e_i‖². Minkowski's inequality instead of T3 gives (L/ϑ)‖r̄‖ ≤ h₂ϑ‖∇F‖ + c with
+    c = ϑ(h₂√q + N), and the mean move gains at least (ϑ/L) times
+
+        (1 − h₂ϑ)(1 − x/2)‖∇F‖² − (1 − x)c‖∇F‖ − ϑc²/2,
+
+    where c‖∇F‖ ≤ h₂‖∇F‖²/2 + c²/(2h₂) and c² ≤ 2ϑ²(h₂²q + N²). A renewed c_i misses
+    the gradient at the new anchor by its noise, its drift and the server's move, in
+    root mean square by at most P + G‖∇F‖ + K√q, whence
+
+        A = 3P²,   B = 6LG²,   C = 3K²,   P = √M(1 + ϑ√h₂) + ϑ²N + ϑ√V_u,
+        G = ϑ(1 + h₂ + h₂ϑ),   K = h₂ϑ(2(1 − 1/n) + ϑ).
     """
-    theta, n, L, R = positives("amplitude", amplitude), system.n, system.L, system.R
+    theta, L, R = positives("amplitude", amplitude), system.L, system.R
     H, b = np.asarray(system.horizon), np.asarray(system.batch_size)
-    h1, h2 = (h.max(-1) for h in horizon_factors(H))
-    M = system.noise.max(-1)
-    sigma = theta / (2 * L)
-    if check_variant(variant) == "paper":
+    share, (h1_i, h2_i) = system.multiplicity / system.n, horizon_factors(H)
+    h1, h2, M, n = h1_i.max(-1), h2_i.max(-1), system.noise, system.n
+    V_u = uniform_noise_of_mean(system)
+    risk = theta**2 / (2 * L) * V_u
+    proved: Variant = "paper" if variant == "paper" else "sharp"
+    track = predictable_tracking(theta, M, H, L, variant=proved)
+    sigma, beta = theta / (2 * L), 0 * theta
+    if variant == "joint":
+        x = theta * (1 - h2 * theta)
+        W = 1 - x + h2 * theta
+        sigma = theta / L * ((1 - h2 * theta) * (1 - x / 2) - (1 - x) * h2 / 2)
+        gamma = W * h2 * theta**3 / L
+        rough = (share * np.sqrt(h2_i * M)).sum(-1)
+        drift = np.divide(rough**2, h2, out=np.zeros_like(rough), where=h2 > 0)
+        delta = W * theta**3 / L * drift + risk
+        P = np.sqrt(M.max(-1)) * (1 + theta * np.sqrt(h2))
+        P = P + theta**2 * rough + theta * np.sqrt(V_u)
+        G = theta * (1 + h2 + h2 * theta)
+        K = h2 * theta * (2 * (1 - 1 / n) + theta)
+        parts = (3 * P**2, 6 * L * G**2, 3 * K**2)
+        track = Tracking(*(np.asarray(part) for part in parts))
+    elif check_variant(variant) == "paper":
         beta = 48 * theta**3 + 32 * theta**4 / n
         gamma = (96 * theta**3 + 64 * theta**4 / n) / L
-        delta = (16 * theta**3 + 16 * theta**2 / n) / L * M
+        delta = (16 * theta**3 + 16 * theta**2 / n) / L * M.max(-1)
     else:
-        beta, gamma = 2 * h1 * theta**3, h1 * theta**3 / L
-        delta = (h2 * theta**3 + theta**2 / (2 * n)) / L * M
-    if variant == "absorbed":
-        sigma, beta = sigma * (1 - 2 * h1 * theta**2), 0 * beta
-    track = predictable_tracking(
-        theta, system.noise, system.horizon, L, variant=variant
-    )
+        gamma = h1 * theta**3 / L
+        delta = theta**3 / L * (share * h2_i * M).sum(-1) + risk
+        if variant == "sharp":
+            beta = 2 * h1 * theta**3
+        else:
+            sigma = sigma * (1 - 2 * h1 * theta**2)
+    met = [at_most("ϑ ≤ 1", theta, 1.0)]
     if variant == "paper":
-        small = below("288ϑ² < 1", track.tracking, 1.0)
-    else:
-        small = at_most("ϑ ≤ 1", theta, 1.0)
+        met = [
+            below("288ϑ² < 1", track.tracking, 1.0),
+            at_most("H_i = H", H.max(-1), H.min(-1)),
+            at_most("b_i = b", b.max(-1), b.min(-1)),
+        ]
     numbers = (sigma / R / R, beta, gamma, delta)
     a, beta, gamma, delta = (np.asarray(x) for x in numbers)
     recursion = Recursion(
@@ -115,14 +162,10 @@ def uniform_coefficients(
         staleness=gamma,
         noise=delta,
         tracking=track,
-        hypotheses=(
-            small,
-            at_most("H_i = H", H.max(-1), H.min(-1)),
-            at_most("b_i = b", b.max(-1), b.min(-1)),
-        ),
+        hypotheses=tuple(met),
         slope=np.asarray(sigma),
     )
-    return UniformController(theta, variant, np.asarray(M), recursion)
+    return UniformController(theta, variant, np.asarray(M.max(-1)), recursion)
 
 
 @final
@@ -263,9 +306,13 @@ def higher_order(
     scale = (4 if printed else 1) * theta**2
     omega = (2 if paper else 0.5) * theta / L * K
     nu = theta**2 / (2 * L * k.system.n) * k.noise
-    H = np.asarray(k.system.horizon).min(-1)
-    short = (
-        at_most("ϑ/H ≤ 1/4", theta / H, 0.25) if paper else at_most("ϑ ≤ H", theta, H)
+    H, b = np.asarray(k.system.horizon), np.asarray(k.system.batch_size)
+    short = at_most("ϑ ≤ H", theta, H.min(-1))
+    if paper:
+        short = at_most("ϑ/H ≤ 1/4", theta / H.min(-1), 0.25)
+    alike = (
+        at_most("H_i = H", H.max(-1), H.min(-1)),
+        at_most("b_i = b", b.max(-1), b.min(-1)),
     )
     disagreement = Tracking(
         noise=np.asarray(per_noise * scale / L / L * k.noise),
@@ -281,7 +328,7 @@ def higher_order(
         staleness=np.asarray(omega * disagreement.tracking),
         noise=np.asarray(omega * disagreement.noise + nu),
         tracking=k.recursion.tracking,
-        hypotheses=(*k.recursion.hypotheses, short),
+        hypotheses=(*k.recursion.hypotheses, *(() if paper else alike), short),
     )
     return HigherOrder(k, K, disagreement, recursion)
 

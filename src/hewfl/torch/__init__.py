@@ -1,7 +1,6 @@
 """Aggregation weights for local SGD in a torch.distributed job.
 
 - `HewLocalSGD`: a context manager around an existing training loop;
-- `HewAverager`: the interface of `torch.distributed.algorithms.model_averaging`;
 - `QuorumLocalSGD`: `HewLocalSGD` inside torchft, where ranks join and leave;
 - `SyncOptions`, `SyncReport`: options of a job, report of a round;
 - `RankError`: ranks are missing or disagree, raised on every rank.
@@ -22,14 +21,11 @@ except ImportError as error:
 # survives destroy_process_group, and its threads may abort the process (docs/torch.md).
 import torch.distributed.nn as _early  # noqa: F401 - for the time of the import
 
-from hewfl.torch.averager import HewAverager
 from hewfl.torch.collectives import RankError
-from hewfl.torch.local_sgd import HewLocalSGD
+from hewfl.torch.local_sgd import HewLocalSGD, QuorumLocalSGD
 from hewfl.torch.sync_options import SyncOptions, SyncReport
-from hewfl.torch.torchft_rounds import QuorumLocalSGD
 
 __all__ = [
-    "HewAverager",
     "HewLocalSGD",
     "QuorumLocalSGD",
     "RankError",

@@ -31,36 +31,22 @@ class Communicator:
     """The collectives that a round uses; counts the bytes this rank sends.
 
     The process group is held by a weak reference, so that `destroy_process_group` ends
-    its threads. Every collective gets its own time limit. A limit on the wait alone
-    would leave the collective running in gloo's threads, and the process could not end
-    before the missing rank answers.
-
-    Attributes:
-        rank: of this process in the group.
-        ranks: n.
-        device: where the tensors of a round are.
-        timeout: the shorter of the job's and the group's.
-        bytes_sent: by this rank since construction, counted as for a ring or direct
-            sends.
+    its threads. Every collective gets its own time limit, `timeout`: the shorter of the
+    job's and the group's. A limit on the wait alone would leave the collective running
+    in gloo's threads, and the process could not end before the missing rank answers.
     """
 
     def __init__(self, group: Any, device: torch.device, timeout: timedelta) -> None:
         self._group = weakref.ref(group)
-        self.rank: int = group.rank()
-        self.ranks: int = group.size()
-        self.bytes_sent = 0
-        self.device = device
+        self.rank, self.ranks = int(group.rank()), int(group.size())
+        self.bytes_sent, self.device = 0, device
         backend = group._get_backend(torch.device(device.type))
         self.timeout: timedelta = min(timeout, backend.options._timeout)
         self._options_by_kind: dict[Any, Any] = {}
 
     @property
     def group(self) -> Any:
-        """The process group.
-
-        Raises:
-            RankError: it has been destroyed.
-        """
+        """The process group; `RankError` if it has been destroyed."""
         group = self._group()
         if group is None:
             raise RankError("the process group has been destroyed")
@@ -73,51 +59,47 @@ class Communicator:
 
     def wait(self, handles: list[Any]) -> None:
         """Wait for collectives: on the host with a limit, on a GPU in stream order."""
+        limit = (self.timeout,) if self.has_time_limits else ()
         for handle in handles:
-            if self.has_time_limits:
-                handle.wait(self.timeout)
-            else:
-                handle.wait()
+            handle.wait(*limit)
 
     def gather(self, row: NDArray[Any]) -> NDArray[Any]:
         """One row of numbers from each rank, in the order of ranks."""
         sent = torch.from_numpy(row).to(self.device)
         rows = sent.new_empty((self.ranks, *sent.shape))
-        self._count_bytes((self.ranks - 1) * sent.nbytes)
+        self.bytes_sent += (self.ranks - 1) * sent.nbytes
         options = self._options(c10d.AllgatherOptions)
         self.wait([self.group.allgather([list(rows)], [sent], options)])
-        table: NDArray[Any] = rows.cpu().numpy()
-        return table
+        return np.asarray(rows.cpu())
 
     def sum(self, values: Float64[Array, " k"]) -> Float64[Array, " k"]:
         """Numbers summed over ranks in float64, the same bits on all of them."""
-        total = torch.from_numpy(values.copy()).to(self.device)
+        total: Any = torch.from_numpy(values.copy()).to(self.device)
         self.wait([self.start_sum(total)])
-        sums: Array = total.cpu().numpy()
-        return sums
+        return np.asarray(total.cpu())
 
     def start_sum(self, tensor: torch.Tensor) -> Any:
         """Start to replace a tensor by its sum over ranks; a handle to wait for."""
-        self._count_bytes(ring_bytes(tensor.nbytes, self.ranks))
+        self.bytes_sent += ring_bytes(tensor.nbytes, self.ranks)
         return self.group.allreduce([tensor], self._options(c10d.AllreduceOptions))
 
     def broadcast(self, tensor: torch.Tensor) -> None:
         """Replace a tensor by that of rank 0."""
         if self.rank == 0:
-            self._count_bytes((self.ranks - 1) * tensor.nbytes)
+            self.bytes_sent += (self.ranks - 1) * tensor.nbytes
         options = self._options(c10d.BroadcastOptions)
         options.rootRank, options.rootTensor = 0, 0
         self.wait([self.group.broadcast([tensor], options)])
 
     def start_all_to_all(self, sent: torch.Tensor, received: torch.Tensor) -> Any:
         """Start to send shard j to rank j: row i of `received` comes from rank i."""
-        self._count_bytes(sent.nbytes // self.ranks * (self.ranks - 1))
+        self.bytes_sent += sent.nbytes // self.ranks * (self.ranks - 1)
         options = self._options(c10d.AllToAllOptions)
         return self.group.alltoall_base(received.view(-1), sent, [], [], options)
 
     def start_all_gather(self, shard: torch.Tensor, whole: torch.Tensor) -> list[Any]:
         """Start to send every rank's shard to all, in the order of ranks."""
-        self._count_bytes((self.ranks - 1) * shard.nbytes)
+        self.bytes_sent += (self.ranks - 1) * shard.nbytes
         if self.device.type != "cpu":
             options = self._options(c10d.AllgatherOptions)
             return [self.group._allgather_base(whole, shard, options)]
@@ -130,13 +112,9 @@ class Communicator:
         return handles
 
     def _options(self, kind: Any) -> Any:
-        if kind not in self._options_by_kind:
-            self._options_by_kind[kind] = kind()
-            self._options_by_kind[kind].timeout = self.timeout
-        return self._options_by_kind[kind]
-
-    def _count_bytes(self, sent: int) -> None:
-        self.bytes_sent += sent
+        options = self._options_by_kind.setdefault(kind, kind())
+        options.timeout = self.timeout
+        return options
 
 
 @final
@@ -144,26 +122,15 @@ class Shards:
     """The ranks over which each replica of the model is sharded.
 
     Numbers of all shards together, such as products, are sums over these ranks: the
-    same on all of them, so that all shards of all replicas agree on a round.
-
-    Attributes:
-        count: of shards; one where every rank has the whole model.
-        index: of this rank's.
-        begin: entries in shards before it.
-        total: entries in all shards.
+    same on all of them, so that all shards of all replicas agree on a round. This
+    rank's shard is number `index` of `count`; `begin` entries lie in those before it,
+    `total` in all.
     """
 
     def __init__(
         self, group: Any, size: int, device: torch.device, timeout: timedelta
     ) -> None:
-        """Count the entries of all shards; a collective call.
-
-        Args:
-            group: None where every rank has the whole model.
-            size: entries in this rank's shard.
-            device: of the parameters.
-            timeout: of the wait for the other ranks.
-        """
+        """Count the entries of all shards; a collective call unless `group` is None."""
         self.count, self.index, self.begin, self.total = 1, 0, 0, size
         self._comm = None
         if group is not None:
@@ -171,9 +138,8 @@ class Shards:
             self.count, self.index = self._comm.ranks, self._comm.rank
             sizes = np.zeros(self.count)
             sizes[self.index] = size
-            sizes = np.asarray(self.sum(sizes))
-            self.begin = int(sizes[: self.index].sum())
-            self.total = int(sizes.sum())
+            ends = self.sum(sizes).cumsum()
+            self.begin, self.total = int(ends[self.index]) - size, int(ends[-1])
 
     @property
     def name(self) -> str:
@@ -181,18 +147,13 @@ class Shards:
         return "" if self._comm is None else f", shard {self.index} of {self.count}"
 
     def sum(self, values: Float64[Array, " k"]) -> Float64[Array, " k"]:
-        """Numbers summed over the shards of this rank's replica.
-
-        Raises:
-            RankError: a rank of the replica is missing.
-        """
+        """Numbers summed over the shards of this rank's replica."""
         if self._comm is None:
             return values
         try:
             return self._comm.sum(values)
         except RuntimeError as error:
-            text = f"a rank of the same replica is missing: {error}"
-            raise RankError(text) from error
+            raise RankError(f"a rank of one replica is missing: {error}") from error
 
 
 def plain_group(group: Any) -> Any:
@@ -206,11 +167,9 @@ def plain_group(group: Any) -> Any:
 
 
 def check_group(group: Any, device: torch.device) -> None:
-    """Require a group that contains this rank and can exchange tensors on the device.
+    """Require a group with this rank that can exchange tensors on the device.
 
-    Raises:
-        InvalidInputError: there is no group, the rank is not in it, or it has no
-            backend for the device. gloo is refused on GPUs, where it lacks collectives.
+    gloo is refused on GPUs, where it lacks collectives.
     """
     if group is None:
         raise invalid("process_group", "initialised by init_process_group", None)

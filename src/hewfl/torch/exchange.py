@@ -5,10 +5,9 @@
     3. one plain all-reduce of w_iΔ_i.
 
 The pass of the sketch also writes w_iΔ_i with the weight of the round before, which is
-often that of this one; else there is a second pass.
-
-The sum of an all-reduce has the same bits on all ranks. Each rank applies only its own
-weight, so that machines whose solutions differ in a last bit agree on the model.
+often that of this one; else there is a second pass. The sum has the same bits on all
+ranks. Each applies only its own weight, so that machines whose solutions differ in a
+last bit agree on the model.
 
 An aggregator that needs entries gets them shard by shard: shard j of every displacement
 goes to rank j (all-to-all), which forms its part of the products and of the step, and
@@ -19,7 +18,7 @@ model, and more arithmetic; no rank ever holds all displacements.
 import math
 from collections.abc import Iterator, Sequence
 from functools import reduce
-from typing import Any, Literal, final
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -30,15 +29,12 @@ from hewfl.core.validation import Array, Ints
 from hewfl.displacements.count_sketch import CountSketch
 from hewfl.displacements.dense import as_dense
 from hewfl.displacements.sharded import ShardedDisplacements, VectorShard
-from hewfl.displacements.sketched_displacements import SketchedVector
 from hewfl.torch.collectives import Communicator, Shards
-from hewfl.torch.parameters import Bucket
 from hewfl.torch.rendezvous import SKETCH_BYTES
 from hewfl.torch.shared_model import SharedModel, largest
 
-MIN_ALIGNED, ALIGNMENT = 4096, 16
-"""Shards from the first length on are padded to a multiple of the second, for kernels
-that load 16 numbers at once."""
+ALIGNMENT = 16
+"""Shards are padded to a multiple of it, for kernels that load so many numbers."""
 
 
 def split_unmoved(
@@ -55,39 +51,22 @@ def split_unmoved(
 class Exchange:
     """The displacements of all ranks, as much of them as the aggregator needs.
 
-    Args:
-        model: whose displacements.
-        comm: collectives of the ranks.
-        compression: of sums; None sends them as they are.
-        shards: of each replica.
-
-    Attributes:
-        compressed: sums in bfloat16, None without compression.
-        entries: of a vector that belong to this rank, padding included.
+    `entries` of a vector belong to this rank, padding included. With `is_half` sums are
+    sent in bfloat16: each rank rounds w_iΔ_i, and the all-reduce what it adds.
     """
 
     def __init__(
-        self,
-        model: SharedModel,
-        comm: Communicator,
-        compression: Literal["bfloat16"] | None,
-        shards: Shards,
+        self, model: SharedModel, comm: Communicator, shards: Shards, *, is_half: bool
     ) -> None:
-        self._shards = shards
+        self._shards, self._is_half = shards, is_half
         self._model, self._comm, self._buckets = model, comm, model.layout.buckets
-        self.compressed = (
-            None if compression is None else Bfloat16Sum(self._buckets, comm)
-        )
         self._pending: list[tuple[torch.Tensor, Any]] = []
         self._weight, self._is_steady, self._is_written = 1 / comm.ranks, True, False
         self._shard_buffers: list[torch.Tensor] = []
-        dtypes = [bucket.dtype for bucket in self._buckets]
-        self._dtype = reduce(torch.promote_types, dtypes)
-        size = -(-model.layout.parameters // comm.ranks)
-        is_short = size < MIN_ALIGNED
-        self.entries = size if is_short else -(-size // ALIGNMENT) * ALIGNMENT
-
-    # ------------------------------------------------------------------------ sketches
+        self._dtype = reduce(torch.promote_types, [b.dtype for b in self._buckets])
+        self.entries = (
+            -(-model.layout.parameters // (comm.ranks * ALIGNMENT)) * ALIGNMENT
+        )
 
     @property
     def _sketch_dtype(self) -> np.dtype[Any]:
@@ -101,19 +80,20 @@ class Exchange:
         Signs differ in every round, so that errors of sketches do not accumulate. While
         the weight is steady, the same pass writes the weighted displacement.
         """
-        count_sketch = CountSketch(
-            SKETCH_BYTES // self._sketch_dtype.itemsize, seed=rounds
-        )
-        model = self._model
+        model, size = self._model, SKETCH_BYTES // self._sketch_dtype.itemsize
+        count_sketch = CountSketch(size, seed=rounds)
         total: Any = count_sketch.empty(model.parameters[0])
         self._is_written = self._is_steady
         for b, bucket in enumerate(self._buckets):
             begin = self._shards.begin + bucket.begin
-            sums, pieces, x = total, model.pieces(b), model.origin(b)
+            sums, x = total, model.origin(b)
             out = model.sum_buffer(b) if self._is_written else None
             if total.device.type == "cpu" and bucket.dtype == torch.float32:
-                sums, pieces, x = total.numpy(), model.arrays(b), x.numpy()
+                pieces: Any = model.arrays(b)
+                sums, x = total.numpy(), x.numpy()
                 out = None if out is None else out.numpy()
+            else:
+                pieces = model.pieces(b)
             count_sketch.add(sums, pieces, begin, x, out=out, weight=self._weight)
         numbers: NDArray[Any] = self._shards.sum(total.cpu().numpy())
         return numbers.astype(self._sketch_dtype).view(np.uint8)
@@ -123,52 +103,8 @@ class Exchange:
         rows = np.ascontiguousarray(table).view(self._sketch_dtype)
         return rows.astype(np.float64)
 
-    # ------------------------------------------------------------- the root gradient
-
-    def sketch_root(
-        self, gradient: Sequence[torch.Tensor] | None, rounds: int
-    ) -> SketchedVector:
-        """The sketch of rank 0's gradient on all ranks: a collective call.
-
-        Args:
-            gradient: bucket by bucket; None on other ranks.
-            rounds: of the displacements' sketches, whose signs it gets.
-        """
-        count_sketch = CountSketch(
-            SKETCH_BYTES // self._sketch_dtype.itemsize, seed=rounds
-        )
-        total: Any = count_sketch.empty(self._model.parameters[0])
-        for bucket, part in zip(self._buckets, gradient or (), strict=False):
-            count_sketch.add(total, part, bucket.begin)
-        total = total.to(self._comm.device)
-        self._comm.broadcast(total)
-        numbers: NDArray[Any] = total.cpu().numpy()
-        return SketchedVector(numbers)
-
-    def shard_root(self, gradient: Sequence[torch.Tensor] | None) -> VectorShard:
-        """Rank 0's gradient on this rank's entries: a collective call.
-
-        Args:
-            gradient: bucket by bucket; None on other ranks.
-        """
-        wholes = []
-        for b, bucket in enumerate(self._buckets):
-            options: Any = {"dtype": bucket.dtype, "device": self._comm.device}
-            whole = torch.zeros(bucket.size, **options)
-            if gradient is not None:
-                whole.copy_(gradient[b])
-            self._comm.broadcast(whole)
-            wholes.append(whole)
-        return self.own_part(wholes)
-
-    # ---------------------------------------------------------------------- one sum
-
     def start_sum(self, weight: float) -> None:
-        """Start the sum Σ w_iΔ_i, bucket by bucket: one is prepared while one is sent.
-
-        Args:
-            weight: of this rank.
-        """
+        """Start the sum Σ w_iΔ_i: a bucket is prepared while one is sent."""
         is_written = self._is_written and weight == self._weight
         self._is_steady, self._weight = weight == self._weight, weight
         self._is_written = False
@@ -178,30 +114,27 @@ class Exchange:
                 part.zero_()
             elif not is_written:
                 self._model.displacement(b, part, weight)
-            if self.compressed is None:
-                self._pending.append((part, self._comm.start_sum(part)))
-            else:
-                self.compressed.start(b, part)
+            if self._is_half:
+                part = part.bfloat16()
+            self._pending.append((part, self._comm.start_sum(part)))
 
     def receive_sum(self) -> Iterator[torch.Tensor]:
         """The sum, bucket by bucket as it arrives; iterate to the end."""
-        if self.compressed is not None:
-            yield from self.compressed.receive()
         while self._pending:
             part, handle = self._pending.pop(0)
             self._comm.wait([handle])
             yield part
 
-    # -------------------------------------------------------------------- all entries
+    def sum(self, values: Float64[Array, " k"]) -> Float64[Array, " k"]:
+        """Numbers summed over the ranks of all replicas."""
+        return self._shards.sum(self._comm.sum(values))
 
     def exchange_shards(
         self, active: Int64[Ints, " s"], total_steps: Float64[Array, " n"]
     ) -> tuple[Int64[Ints, " k"], Int64[Ints, " u"], ShardedDisplacements | None]:
         """All displacements on this rank's entries: a collective call.
 
-        Args:
-            active: ranks that did a step.
-            total_steps: η_iH_i of all ranks: the rank with the smallest is the origin.
+        The active rank with the smallest η_iH_i is the origin of products.
 
         Returns:
             The active ranks with a finite displacement, those that did not move, and
@@ -219,7 +152,7 @@ class Exchange:
         handle = self._comm.start_all_to_all(sent, rows)
         reach, flags = float(largest(sent)), np.zeros((2, n))
         flags[:, self._comm.rank] = not math.isfinite(reach), reach > 0
-        is_lost, has_moved = self._sum(flags.reshape(-1)).reshape(2, n) > 0
+        is_lost, has_moved = self.sum(flags.reshape(-1)).reshape(2, n) > 0
         self._comm.wait([handle])
         participants, unmoved = split_unmoved(active[~is_lost[active]], has_moved)
         if len(participants) == 0:
@@ -228,11 +161,18 @@ class Exchange:
         is_all = len(participants) == n
         data = as_dense("displacements", rows if is_all else rows[participants])
         d = self._model.layout.parameters
-        return participants, unmoved, ShardedDisplacements(data, self._sum, d, origin)
+        return participants, unmoved, ShardedDisplacements(data, self.sum, d, origin)
 
-    def _sum(self, values: Float64[Array, " k"]) -> Float64[Array, " k"]:
-        """Numbers summed over the ranks of all replicas."""
-        return self._shards.sum(self._comm.sum(values))
+    def shard_root(self, gradient: Sequence[torch.Tensor] | None) -> VectorShard:
+        """Rank 0's gradient, None on other ranks, on this rank's entries."""
+        wholes = []
+        for b, bucket in enumerate(self._buckets):
+            whole = torch.zeros(bucket.size, dtype=bucket.dtype)
+            whole = whole if gradient is None else gradient[b].to(bucket.dtype)
+            whole = whole.to(self._comm.device)
+            self._comm.broadcast(whole)
+            wholes.append(whole)
+        return self.own_part(wholes)
 
     def own_part(self, wholes: Sequence[torch.Tensor]) -> VectorShard:
         """This rank's entries of a vector that all ranks hold bucket by bucket."""
@@ -253,50 +193,3 @@ class Exchange:
         self._comm.wait(self._comm.start_all_gather(part, whole))
         slices = [whole[bucket.begin :][: bucket.size] for bucket in self._buckets]
         return [s.to(b.dtype) for s, b in zip(slices, self._buckets, strict=True)]
-
-
-@final
-class Bfloat16Sum:
-    """A sum in bfloat16, bucket by bucket, with error feedback.
-
-    What a rank rounds off is added to what it sends next. The rounding inside the
-    all-reduce is not fed back.
-
-    Args:
-        buckets: of the model.
-        comm: collectives of the ranks.
-
-    Attributes:
-        residuals: what was rounded off so far, of each bucket.
-    """
-
-    def __init__(self, buckets: Sequence[Bucket], comm: Communicator) -> None:
-        self._comm = comm
-        self.residuals = [
-            torch.zeros(bucket.size, dtype=bucket.wide, device=comm.device)
-            for bucket in buckets
-        ]
-        self._sums = [torch.empty_like(r, dtype=torch.bfloat16) for r in self.residuals]
-        self._next_residuals: dict[int, torch.Tensor] = {}
-        self._handles: list[Any] = []
-
-    def start(self, b: int, part: torch.Tensor) -> None:
-        """Send this rank's part of the sum on a bucket.
-
-        The memory of the part then holds what is rounded off, until `commit`.
-        """
-        part.add_(self.residuals[b])
-        self._sums[b].copy_(part)
-        self._next_residuals[b] = part.sub_(self._sums[b])
-        self._handles.append(self._comm.start_sum(self._sums[b]))
-
-    def receive(self) -> list[torch.Tensor]:
-        """The sum of all buckets, once it has arrived."""
-        handles, self._handles = self._handles, []
-        self._comm.wait(handles)
-        return self._sums
-
-    def commit(self) -> None:
-        """Keep the new residuals, once the sum is accepted."""
-        for b, residual in self._next_residuals.items():
-            self.residuals[b].copy_(residual)

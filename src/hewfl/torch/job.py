@@ -1,7 +1,5 @@
 """One rank's part of a job: common model, algorithm, and link to the other ranks."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, final
@@ -11,15 +9,11 @@ import torch
 import torch.distributed as dist
 
 from hewfl.aggregators import Aggregator, Sieve
-from hewfl.core.algorithm import Algorithm, Certified, Demands, RoundModel
+from hewfl.core.algorithm import Algorithm, Certified, Demands
 from hewfl.core.round import Decision
 from hewfl.core.validation import invalid
 from hewfl.displacements.control_variates import ControlVariates, map_records
-from hewfl.methods.registry import (
-    as_algorithm,
-    require_available,
-    require_client_training,
-)
+from hewfl.methods import registry
 from hewfl.server.checkpoint import flatten
 from hewfl.server.server_step import ServerStep
 from hewfl.server.state import Entry, as_entry
@@ -43,6 +37,10 @@ DEFAULT = Sieve(tolerance=0.2, by="equal", per_step=True)
 """The default aggregator: equal weights among ranks that agree with the others. In the
 tables of docs/results/torch.md it was not worse than equal weights where all ranks are
 good, whatever their speeds, nor with a noisy rank; the page lists where it was."""
+OVERLAP_RULE = (
+    "False with control variates, aggregators that need entries of displacements, and "
+    'gram="full"'
+)
 Choice = str | Aggregator | Algorithm[Any] | Entry
 """The `aggregator` argument: a name of `hewfl.aggregators.NAMES`, an aggregator, or a
 whole method."""
@@ -55,29 +53,17 @@ class Job:
     Construction gives all ranks the parameters of rank 0, frozen ones too.
 
     Attributes:
-        parameters: that ranks share.
-        algorithm: that decides.
-        options: that all ranks share.
-        comm: collectives of the ranks.
-        shards: of this rank's replica.
+        comm, shards: collectives of the ranks, and within this rank's replica.
         model: x and y.
-        exchange: of displacements.
-        variates: control variates, None for algorithms without.
         by_entries: whether the algorithm sees entries of displacements, not sketches.
-        reads_anchor: whether it may read x as well: a whole algorithm, or an aggregator
-            once it has.
-        unchecked: ranks, weights, model and sketches of the last round, whose weights
-            are not yet checked on the data.
-        product: ⟨d, Δ⟩ of this rank in the last round, for that check.
+        unchecked, product: ranks, weights, model and sketches of the last round, and
+            this rank's ⟨d, Δ⟩ in it, to check its weights on the data.
         pending: decision and number of a round whose sum is on its way.
-        rendezvous: where ranks agree.
         zero_weight: counts of consecutive rounds with weight zero, by rank.
         state: of the algorithm; vectors in it are this rank's entries.
         trace: on the first rank of a job with one.
-        rounds: rounds done.
         is_over: whether the loops of all ranks have ended.
         root: on rank 0, the loss on samples that it trusts; None until it is set.
-        needs_root: whether the algorithm uses its gradient.
     """
 
     def __init__(
@@ -86,24 +72,20 @@ class Job:
         group: Any,
         algorithm: Algorithm[Any],
         options: SyncOptions,
-        *,
-        is_plain_sgd: bool = True,
     ) -> None:
         trainable = list(parameters.trainable.values())
         device = trainable[0].device if trainable else torch.device("cpu")
         check_group(group, device)
         layout = plan_layout(trainable, options.bucket_bytes)
-        self.parameters, self.options = parameters, options
-        self.algorithm = algorithm
-        self.rounds, self.is_over = 0, False
+        self.parameters, self.options, self.algorithm = parameters, options, algorithm
+        self.rounds, self.is_over, self.product = 0, False, 0.0
         self.root: RootLoss | None = None
-        self.unchecked: tuple[Any, Any, RoundModel, Any] | None = None
-        self.product = 0.0
+        self.unchecked: tuple[Any, ...] | None = None
         self.pending: tuple[Decision, int] | None = None
         self.comm = comm = Communicator(group, device, options.limit)
         demands, held = algorithm.demands, shard_group(parameters.trainable)
         if held is not None:
-            _check_sharded(group, held, algorithm.demands)
+            _check_sharded(group, held, demands)
         self.shards = Shards(held, layout.parameters, device, options.limit)
         self.model = SharedModel(
             [local_part(p) for p in trainable],
@@ -111,40 +93,27 @@ class Job:
             options.server_step,
             on_host=options.anchor_on_host,
         )
-        self.exchange = Exchange(self.model, comm, options.compression, self.shards)
+        is_half = options.compression is not None
+        self.exchange = Exchange(self.model, comm, self.shards, is_half=is_half)
         self.variates: RankVariates | None = None
         if demands.variates:
-            self.variates = RankVariates(
-                self.model,
-                comm,
-                at_gradients=demands.gradients,
-                is_plain_sgd=is_plain_sgd,
-            )
+            at_gradients = demands.gradients
+            self.variates = RankVariates(self.model, comm, at_gradients=at_gradients)
         self.needs_root = "root" in demands.needs
         self.by_entries = options.gram == "full" or demands.variates
-        self.by_entries = self.by_entries or "entries" in demands.needs
-        self.reads_anchor = not hasattr(algorithm, "aggregator")
+        self.by_entries |= not demands.needs.isdisjoint({"entries", "root"})
         if options.overlap and self.by_entries:
-            text = "False with control variates, aggregators that need entries, and"
-            text += ' gram="full"'
-            raise invalid("overlap", text, options.overlap)
+            raise invalid("overlap", OVERLAP_RULE, options.overlap)
         self.state = self.initial_state()
         self.zero_weight = np.zeros(comm.ranks, dtype=np.int64)
-        agreed = algorithm, options.server_step, options.gram, options.overlap
-        chosen = (*agreed, options.compression, is_plain_sgd)
-        self.rendezvous = Rendezvous(
-            group, comm, _agreed_values(parameters, layout, chosen)
-        )
+        chosen = algorithm, options.server_step, options.gram, options.overlap
+        agreed = _agreed_values(parameters, layout, (*chosen, options.compression))
+        self.rendezvous = Rendezvous(group, comm, agreed)
         self._construct()
         self.trace = None
         if options.folder is not None and self.is_first:
-            self.trace = JobTrace(
-                Path(options.folder),
-                self.algorithm,
-                comm.ranks,
-                self.shards.total,
-                sends_gradients=self.variates is not None and not is_plain_sgd,
-            )
+            folder, d = Path(options.folder), self.shards.total
+            self.trace = JobTrace(folder, algorithm, comm.ranks, d)
 
     @property
     def is_first(self) -> bool:
@@ -164,22 +133,6 @@ class Job:
                 self.comm.broadcast(whole.view(-1).view(torch.uint8))  # any precision
                 parameter.detach().copy_(whole)
         self.model.restart_from_anchor()
-
-    @contextmanager
-    def averaged_model(self) -> Iterator[None]:
-        """Set this rank's parameters to the averaged model inside the block.
-
-        Every rank holds the whole average, so no other rank has to take part.
-
-        Raises:
-            InvalidInputError: the job has no average.
-        """
-        if not self.model.average:
-            rule = 'one with an average, such as ServerStep(average="ema")'
-            raise invalid("options.server_step", rule, repr(self.options.server_step))
-        with self.model.restore_parameters():
-            self.model.set_parameters(self.model.average)
-            yield
 
     def initial_state(self) -> Any:
         """The algorithm's state before the first round.
@@ -207,18 +160,13 @@ class Job:
 def choose_method(
     aggregator: Choice, options: SyncOptions | None
 ) -> tuple[Algorithm[Any], SyncOptions]:
-    """The algorithm of a job, and its options with the method's server step.
-
-    Raises:
-        InvalidInputError: there is no such aggregator, the job cannot give what it
-            needs, or it has a server step and the options another.
-    """
+    """The algorithm of a job, and its options with the method's server step."""
     options = SyncOptions() if options is None else options
     if not isinstance(aggregator, Entry):
-        aggregator = as_entry(as_algorithm(aggregator), "aggregator")
+        aggregator = as_entry(registry.as_algorithm(aggregator), "aggregator")
     algorithm, server_step = aggregator.algorithm, aggregator.server_step
-    require_available(algorithm)
-    require_client_training(algorithm)
+    registry.require_available(algorithm)
+    registry.require_client_training(algorithm)
     if isinstance(algorithm, Certified):
         rule = "one that leaves local steps to the optimiser"
         raise invalid("aggregator", rule, algorithm.name)
@@ -235,39 +183,32 @@ def choose_method(
 
 
 def _check_sharded(group: Any, held: Any, demands: Demands) -> None:
-    """Check what sharded parameters ask of a job.
-
-    Raises:
-        InvalidInputError: the group has other ranks of the same replica, or the job has
-            control variates or a root gradient.
-    """
+    """Check what sharded parameters ask of a job."""
     ranks = dist.get_process_group_ranks
     both = sorted(set(ranks(group)) & set(ranks(held)))
     if len(both) > 1:
         rule = "the ranks that hold the same shard in other replicas "
         rule += '(`mesh["replicate"].get_group()`)'
         raise invalid("process_group", rule, f"one with ranks {both} of one replica")
-    if demands.variates:
-        rule = "one without control variates, where parameters are sharded"
-        raise invalid("aggregator", rule, "one with them")
-    if "root" in demands.needs:
-        rule = "one that needs no root gradient, where parameters are sharded"
+    if demands.variates or "root" in demands.needs:
+        what = "control variates" if demands.variates else "a root gradient"
+        rule = f"one without {what}, where parameters are sharded"
         raise invalid("aggregator", rule, "one that needs it")
-
-
-def _describe(parameter: torch.Tensor) -> tuple[str, tuple[int, ...]]:
-    return str(parameter.dtype), tuple(parameter.shape)
 
 
 def _agreed_values(
     parameters: SharedParameters, layout: BucketLayout, chosen: Any
 ) -> tuple[AgreedValue, ...]:
     """What all ranks must have in common: the model, the aggregator, the options."""
-    shapes = [f"{k} {_describe(p)}" for k, p in parameters.trainable.items()]
-    forms = list(map(_describe, parameters.frozen))
+
+    def describe(parameter: torch.Tensor) -> tuple[str, tuple[int, ...]]:
+        return str(parameter.dtype), tuple(parameter.shape)
+
+    shapes = [f"{k} {describe(p)}" for k, p in parameters.trainable.items()]
+    forms = list(map(describe, parameters.frozen))
     d, signature = layout.parameters, digest(layout.signature, forms)
     return (
-        AgreedValue("number of parameters", d, str(d)),
-        AgreedValue("parameters", signature, ", ".join(shapes)),
-        AgreedValue("aggregator and options", digest(chosen), repr(chosen)),
+        ("number of parameters", d, str(d)),
+        ("parameters", signature, ", ".join(shapes)),
+        ("aggregator and options", digest(chosen), repr(chosen)),
     )

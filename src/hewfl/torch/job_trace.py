@@ -7,7 +7,7 @@ from typing import Any, SupportsFloat, final
 
 from hewfl.core.algorithm import Algorithm
 from hewfl.core.round import Cohort, Decision
-from hewfl.server.communication import add_mean_gradients, round_communication
+from hewfl.server.communication import round_communication
 from hewfl.server.run_log import RunLog, describe
 from hewfl.server.trace import RoundRecord, decision_fields
 from hewfl.torch.sync_options import SyncReport
@@ -17,30 +17,16 @@ from hewfl.torch.sync_options import SyncReport
 class JobTrace:
     """One record per round, in the form of every run of hewfl.
 
-    Args:
-        folder: of the trace. A job that loads its state continues the trace there; one
-            that does not replaces it.
-        algorithm: that decides.
-        ranks: n.
-        d: number of parameters.
-        sends_gradients: whether ranks send mean gradients besides displacements.
+    A job that loads its state continues the trace in the folder; one that does not
+    replaces it.
     """
 
     def __init__(
-        self,
-        folder: Path,
-        algorithm: Algorithm[Any],
-        ranks: int,
-        d: int,
-        *,
-        sends_gradients: bool = False,
+        self, folder: Path, algorithm: Algorithm[Any], ranks: int, d: int
     ) -> None:
-        self._log = RunLog(folder / "seed-0")
-        traffic = algorithm.demands.traffic
-        self._traffic = add_mean_gradients(traffic) if sends_gradients else traffic
-        self._d = d
-        self._last = RoundRecord(round=0, entry=0)
-        self._is_written = False
+        self._log, self._d = RunLog(folder / "seed-0"), d
+        self._traffic = algorithm.demands.traffic
+        self._last, self._is_written = RoundRecord(round=0, entry=0), False
         method = {"method": type(algorithm).__name__, "label": algorithm.name}
         describe(folder, folder.name, method, clients={"n": ranks})
 
@@ -68,13 +54,7 @@ class JobTrace:
         )
 
     def add(self, report: SyncReport, cohort: Cohort, decision: Decision) -> None:
-        """Write the record of a round.
-
-        Args:
-            report: of the round.
-            cohort: participating ranks, and their work.
-            decision: of the algorithm.
-        """
+        """Write the record of a round."""
         self._replace_last()  # so that the start is written
         observed = {"bytes_sent": float(report.bytes_sent), "seconds": report.seconds}
         observed["wait_seconds"] = report.wait_seconds

@@ -2,10 +2,9 @@
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
-from types import TracebackType
 from typing import Any, SupportsFloat, SupportsIndex, final
 
 import torch
@@ -13,15 +12,11 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from hewfl.core.validation import invalid
-from hewfl.torch.collectives import join_words, plain_group
+from hewfl.torch.collectives import RankError, join_words, plain_group
 from hewfl.torch.job import DEFAULT, Choice, Job, choose_method
-from hewfl.torch.optimizer_hooks import (
-    StepCounter,
-    check_sync_every,
-    is_plain_sgd,
-    list_optimizers,
-)
+from hewfl.torch.optimizer_hooks import StepCounter, check_sync_every, list_optimizers
 from hewfl.torch.parameters import SharedParameters
+from hewfl.torch.rank_variates import require_plain_sgd
 from hewfl.torch.shared_model import is_finite
 from hewfl.torch.state_dicts import job_state, load_job_state
 from hewfl.torch.sync import apply_pending, sync
@@ -44,27 +39,21 @@ class HewLocalSGD:
     `sync_every`: they exchange their step counts. A rank whose loop ends before the
     others' adds its steps to their next round, and takes part in later rounds with
     weight zero until all have left the block. Buffers, such as running means, stay
-    local. DistributedDataParallel modules over the same ranks, the model or parts of
-    it, neither average gradients nor copy buffers inside the block.
+    local. DistributedDataParallel modules over the same ranks neither average gradients
+    nor copy buffers inside the block.
 
     Which parameters require gradients is fixed at construction; the optimiser must
     update all of them and nothing else. Each of several optimisers updates a part, and
-    a step is complete when each has made one.
+    a step is complete when each has made one. Parameters may be sharded, by
+    `fully_shard` over one dimension of a mesh: each replica counts as one rank, and all
+    its ranks make the same steps.
 
-    Parameters may be sharded, by `fully_shard` over one dimension of a mesh: the ranks
-    of `process_group` are then those with the same shard, and each replica counts as
-    one rank. All ranks of a replica make the same steps.
+    Control variates correct the gradients that `optimizer.step()` uses, of plain SGD
+    with one learning rate: the first step of all ranks is a rendezvous, which a rank
+    may miss only by leaving the block.
 
-    Control variates correct the gradients that `optimizer.step()` uses: the first step
-    of all ranks is a rendezvous, and a rank may miss it only by leaving the block. With
-    plain SGD the control variates follow from displacements and need one learning rate
-    for all groups. With another optimiser, or momentum, they are means of the
-    gradients, which every rank sends besides. Closures, sparse and scaled gradients are
-    refused.
-
-    A rank whose model is not finite gets weight zero and is named in the report. It
-    continues from the common model, and its optimiser's state is cleared. Buffers that
-    are not finite stay so; the rank's log names them.
+    A rank whose model is not finite gets weight zero, continues from the common model,
+    and its optimiser's state is cleared. Buffers that are not finite stay so.
 
     Attributes:
         last: report of the last round, None before the first.
@@ -88,11 +77,10 @@ class HewLocalSGD:
                 differ, and one where an optimiser has none.
             sync_every: this rank's steps between rounds, or the time after which the
                 present step is its last.
-            aggregator: a name of `hewfl.aggregators.NAMES`, such as "agreement", an
-                aggregator, such as `Trust()`, or a method: `HewHet(L, 1.0)`,
-                `FedAvgM(…)`. Local steps and learning rates are those of the optimiser.
-                By default `Sieve(tolerance=0.2, by="equal", per_step=True)`: equal
-                weights among ranks that agree with the others.
+            aggregator: a name of `hewfl.aggregators.NAMES`, an aggregator, or a method;
+                local steps are those of the optimiser. The default,
+                `Sieve(tolerance=0.2, by="equal", per_step=True)`, gives equal weights
+                to ranks that agree with the others.
             process_group: the ranks; all by default. Where parameters are sharded, the
                 ranks with the same shard: `mesh["replicate"].get_group()`.
             options: all other options.
@@ -103,19 +91,19 @@ class HewLocalSGD:
         """
         every = check_sync_every(sync_every)
         algorithm, options = choose_method(aggregator, options)
-        group = plain_group(process_group)
         self._model, self._optimizers = model, list_optimizers(optimizer)
         parameters = SharedParameters(model.named_parameters())
         parameters.check_optimizers(self._optimizers)
-        is_plain = not algorithm.demands.variates or all(
-            map(is_plain_sgd, self._optimizers)
-        )
-        self._job = Job(parameters, group, algorithm, options, is_plain_sgd=is_plain)
+        if algorithm.demands.variates:
+            require_plain_sgd(self._optimizers)
+        self._job = Job(parameters, plain_group(process_group), algorithm, options)
         if self._job.shards.count > 1 and isinstance(every, timedelta):
             rule = "a number of steps, where parameters are sharded"
             raise invalid("sync_every", rule, sync_every)
-        self._steps = StepCounter(self._optimizers, every)
-        self._hooks: ExitStack | None = None
+        self._steps, self._is_entered = StepCounter(self._optimizers, every), False
+        # Until the block is entered, hooks look out for steps that nothing averages.
+        outside = StepCounter(self._optimizers, every)
+        self._hooks = outside.register_hooks(None, lambda: None, self._refuse_round)
         self.last: SyncReport | None = None
 
     @property
@@ -137,8 +125,6 @@ class HewLocalSGD:
         Raises:
             InvalidInputError: `tokens` is negative.
         """
-        if tokens < 0:
-            raise invalid("tokens", "at least 0", tokens)
         self._steps.add_tokens(tokens)
 
     def sync(self) -> SyncReport | None:
@@ -160,7 +146,7 @@ class HewLocalSGD:
             if self._job.comm.rank in report.excluded:
                 for optimizer in self._optimizers:
                     optimizer.state.clear()
-                warn_of_buffers(self._model)
+                _warn_of_buffers(self._model)
             if self._job.options.on_round is not None:
                 self._job.options.on_round(report)
         return report
@@ -172,11 +158,10 @@ class HewLocalSGD:
                 local.set_root(lambda: loss_of(model, trusted_batch))
 
         For aggregators that need one, such as `ExactWeights("root")`. In each round
-        rank 0 computes the gradient of this loss at the common model, and sends it, or
-        its sketch, to all. The gradient comes from one place because the others' data
-        are what it judges: a sum over ranks would contain a term of each bad rank. The
-        function must be set on rank 0, and is not called on others. Switch dropout and
-        batch normalisation to evaluation mode inside.
+        rank 0 sends the gradient of this loss at the common model to all. It comes from
+        one place because the others' data are what it judges. The function is not
+        called on other ranks. Switch dropout and batch normalisation to evaluation mode
+        inside.
 
         Args:
             loss: computes the loss at the present parameters, with gradients.
@@ -191,19 +176,18 @@ class HewLocalSGD:
     def log_metrics(self, **metrics: SupportsFloat) -> None:
         """Add numbers to the trace of the last round; see `SyncOptions.folder`.
 
-        Those of the first rank count. `objective` and `pooled` have these meanings in
-        reports; all others are metrics.
+        Those of the first rank count. `local.log_metrics(objective=0.31, accuracy=0.9)`
+        logs an objective and a metric: `objective` and `pooled` have these meanings in
+        reports, all others are metrics.
 
         Args:
             **metrics: numbers by name.
-
-        Examples:
-            >>> local.log_metrics(objective=0.31, test_accuracy=0.9)  # doctest: +SKIP
         """
         if self._job.trace is not None:
             self._job.trace.log_metrics(metrics)
 
-    def averaged_model(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def averaged_model(self) -> Iterator[None]:
         """Set the parameters to the averaged model inside the block.
 
             with local.averaged_model():
@@ -214,18 +198,15 @@ class HewLocalSGD:
         parameters are restored, steps since the last round included; do not train
         inside.
 
-        Returns:
-            A context manager.
-
         Raises:
             InvalidInputError: the job has no average.
         """
-        return self._averaged_model()
-
-    @contextmanager
-    def _averaged_model(self) -> Iterator[None]:
+        model, server_step = self._job.model, self._job.options.server_step
+        if not model.average:  # every rank has the whole average
+            rule = 'one with an average, such as ServerStep(average="ema")'
+            raise invalid("options.server_step", rule, repr(server_step))
         self._reshard()
-        with self._job.averaged_model():
+        with model.borrow_parameters(model.average):
             try:
                 yield
             finally:
@@ -253,10 +234,9 @@ class HewLocalSGD:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state_dict` was called; load model and optimiser as well.
 
-        The order does not matter: both may be loaded before or after construction. A
-        state of another rank, of a job with more or fewer ranks, or with another
-        aggregator gives what all ranks share: the common model, the server step's
-        memory, the server's control variate.
+        Both may be loaded before or after construction. A state of another rank, of a
+        job with more or fewer ranks, or with another aggregator gives what all ranks
+        share: the common model, the server step's memory, the server's control variate.
 
         Args:
             state: of `state_dict`, of this rank or any other.
@@ -276,31 +256,28 @@ class HewLocalSGD:
 
     def detach(self) -> None:
         """Remove the hooks from the optimiser, without a last round."""
-        if self._hooks is not None:
-            self._hooks.close()
-            self._hooks = None
+        self._hooks.close()
+        self._is_entered = False
 
     def __enter__(self) -> "HewLocalSGD":
-        """Register hooks on the optimiser.
-
-        Raises:
-            InvalidInputError: they are registered: steps would count twice.
-        """
-        if self._hooks is not None:
+        """Register hooks on the optimiser; twice would count steps twice."""
+        if self._is_entered:
             raise invalid("with", "entered once at a time", "a second time")
+        self.detach()
+        self._is_entered = True
         self._hooks = self._steps.register_hooks(
             self._job, self._check_parameters, self.sync
         )
-        for module in ddp_modules(self._model, self._job.comm.group):
-            self._hooks.enter_context(without_ddp_sync(module))
+        ranks, group = dist.get_process_group_ranks, self._job.comm.group
+        ddp = [
+            m for m in self._model.modules() if isinstance(m, DistributedDataParallel)
+        ]
+        for module in ddp:  # those that average over just these ranks
+            if set(ranks(module.process_group)) == set(ranks(group)):
+                self._hooks.enter_context(_without_ddp_sync(module))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         """Aggregate the remaining steps, unless an error leaves the block.
 
         Then take part in the rounds of ranks whose loops have not ended, as
@@ -317,36 +294,29 @@ class HewLocalSGD:
         if self._job.options.overlap:
             apply_pending(self._job)
 
+    def _refuse_round(self) -> None:
+        text = (
+            f"rank {self._job.comm.rank} made steps until a round was due, and nothing"
+        )
+        text += " was averaged: are you inside `with HewLocalSGD(...)`?"
+        raise RankError(f"{text} (`detach()` allows steps outside)")
+
     def _check_parameters(self) -> None:
         self._reshard()
         self._job.parameters.check(self._model.named_parameters())
 
 
-def warn_of_buffers(model: torch.nn.Module) -> None:
+def _warn_of_buffers(model: torch.nn.Module) -> None:
     """Log the buffers that are not finite: nothing replaces them."""
-    lost = [
-        name
-        for name, buffer in model.named_buffers()
-        if buffer.is_floating_point() and not is_finite(buffer)
-    ]
+    floating = [pair for pair in model.named_buffers() if pair[1].is_floating_point()]
+    lost = [name for name, buffer in floating if not is_finite(buffer)]
     if lost:
         text = "buffers that are not finite stay so until they are reset: %s"
         _log.warning(text, join_words(lost))
 
 
-def ddp_modules(model: torch.nn.Module, group: Any) -> list[Any]:
-    """DDP modules anywhere in the model that average over just the ranks of a group."""
-    ranks = dist.get_process_group_ranks
-    return [
-        module
-        for module in model.modules()
-        if isinstance(module, DistributedDataParallel)
-        and set(ranks(module.process_group)) == set(ranks(group))
-    ]
-
-
 @contextmanager
-def without_ddp_sync(module: Any) -> Iterator[None]:
+def _without_ddp_sync(module: Any) -> Iterator[None]:
     """No collective in forward and backward.
 
     `no_sync` leaves one broadcast of buffers to the first forward, which would wait for
@@ -360,3 +330,88 @@ def without_ddp_sync(module: Any) -> Iterator[None]:
             yield
         finally:
             module.require_forward_param_sync = pending
+
+
+@final
+class QuorumLocalSGD:
+    """`HewLocalSGD` among the ranks of torchft's present quorum.
+
+    >>> local = QuorumLocalSGD(manager, pg, model, optimizer)  # doctest: +SKIP
+    >>> while local.rounds < 1000:  # doctest: +SKIP
+    ...     with local.round():
+    ...         for batch in islice(batches, 8):
+    ...             loss_of(model, batch).backward()
+    ...             optimizer.step()
+
+    Where a rank is lost within a round, the others discard their steps of that round. A
+    rank that joins gets the common model, the server step's memory and average, and the
+    number of rounds from a rank that has them; its control variate starts at the
+    server's. An aggregator with a memory of each rank resets it with a new quorum.
+
+    Attributes:
+        local: the job of the present quorum, None before the first.
+    """
+
+    def __init__(
+        self, manager: Any, process_group: Any, *arguments: Any, **keywords: Any
+    ) -> None:
+        """Register with a manager.
+
+        Args:
+            manager: of torchft, made with `use_async_quorum=False`.
+            process_group: of torchft, the same that the manager has.
+            arguments: model and optimiser of `HewLocalSGD`.
+            keywords: its other arguments.
+        """
+        self._manager, self._group = manager, process_group
+        self._arguments, self._keywords = arguments, keywords
+        self._quorum: Any = None
+        self._received: Mapping[str, Any] | None = None
+        self.local: HewLocalSGD | None = None
+        manager.register_state_dict_fn("hewfl", self._load_state, self._state)
+
+    @property
+    def rounds(self) -> int:
+        """Rounds done, by all quorums together."""
+        return 0 if self.local is None else self.local.rounds
+
+    @contextmanager
+    def round(self) -> Iterator[HewLocalSGD]:
+        """Form a quorum, count the optimiser's steps inside the block, aggregate.
+
+        Yields:
+            The job of the quorum. Where a rank is lost, the model is the one before.
+        """
+        self._manager.start_quorum()
+        local = self._job_of_quorum()
+        try:
+            yield local
+            local.sync()
+        except RankError as error:
+            _log.warning("the round is discarded: %s", error)
+            self._manager.report_error(error)
+        if not self._manager.should_commit():
+            local.discard_local_steps()
+
+    def _job_of_quorum(self) -> HewLocalSGD:
+        """The job of the present quorum, a new one after a change."""
+        group = self._group.parent
+        if self.local is not None and group is self._quorum:
+            return self.local
+        state = self._received
+        if self.local is not None:
+            state = self.local.state_dict() if state is None else state
+            self.local.detach()
+        keywords = {"sync_every": 2**62, "process_group": group} | self._keywords
+        self.local = HewLocalSGD(*self._arguments, **keywords)
+        if state is not None:
+            self.local.load_state_dict(state)
+        self.local.__enter__()
+        self._quorum, self._received = group, None
+        return self.local
+
+    def _state(self) -> dict[str, Any]:
+        return {} if self.local is None else self.local.state_dict()
+
+    def _load_state(self, state: Mapping[str, Any]) -> None:
+        self._received = state or None

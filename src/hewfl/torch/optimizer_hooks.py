@@ -1,4 +1,4 @@
-"""Hooks on optimisers: count steps, correct gradients, scale learning rates."""
+"""Hooks on optimisers: they count steps, and correct gradients by control variates."""
 
 import operator
 import time
@@ -12,6 +12,7 @@ import torch
 
 from hewfl.core.validation import invalid
 from hewfl.torch.job import Job
+from hewfl.torch.rank_variates import require_correctable
 from hewfl.torch.rendezvous import RankWork
 from hewfl.torch.sync import start_variates
 
@@ -30,14 +31,6 @@ class StepCounter:
 
     Each of several optimisers updates a part of the model: a step is complete when each
     of them has made one.
-
-    Args:
-        optimizers: whose steps.
-        every: steps between rounds, or the time after which the present step is the
-            last.
-
-    Attributes:
-        work: done since the last round.
     """
 
     def __init__(
@@ -51,57 +44,50 @@ class StepCounter:
         """Count from zero."""
         self.work, self._since = RankWork(), time.monotonic()
 
-    def add_tokens(self, tokens: int) -> None:
-        """Add tokens to the work."""
-        self.work = replace(self.work, tokens=self.work.tokens + tokens)
-
     def register_hooks(
-        self, job: Job, check: Callable[[], None], sync: Callable[[], Any]
+        self, job: Job | None, check: Callable[[], None], sync: Callable[[], Any]
     ) -> ExitStack:
         """Register hooks on all optimisers; closing the stack removes them.
 
-        Args:
-            job: of this rank.
-            check: that the model still has the parameters of construction.
-            sync: does a round.
+        `check` requires the parameters of construction, `sync` does a round. Gradients
+        are corrected by the control variates of the job, if there are any.
         """
+        variates = None if job is None else job.variates
 
-        def before(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-            if job.variates is not None:
-                refuse_closure(optimizer, args, kwargs)
-                refuse_scaled(optimizer)
-                if not self._has_stepped:  # the first of several corrects for all
-                    check()
-                    self._correct_gradients(optimizer, job)
+        def correct(optimizer: Any, args: Any, kwargs: Any) -> None:
+            if self._has_stepped:  # the first of several corrects for all
+                return
+            assert job is not None
+            assert variates is not None
+            values = [value for value in args if value is not optimizer]
+            require_correctable(self._groups, [*values, kwargs.get("closure")])
+            check()
+            if not variates.is_initialised:
+                start_variates(job)
+            variates.correct_gradients()  # Alg. 2, l. 6
 
-        def after(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        def count(optimizer: Any, *_: Any) -> None:
             if self._count(optimizer) and self._is_due:
                 sync()
 
-        stack = ExitStack()
+        stack, disable = ExitStack(), torch.compiler.disable
         # `torch.compile` of a training step runs them as they are.
-        eager_before, eager_after = map(torch.compiler.disable, (before, after))
         for optimizer in self._optimizers:
-            stack.callback(optimizer.register_step_pre_hook(eager_before).remove)
-            stack.callback(optimizer.register_step_post_hook(eager_after).remove)
+            if variates is not None:
+                handle = optimizer.register_step_pre_hook(disable(correct))
+                stack.callback(handle.remove)
+            handle = optimizer.register_step_post_hook(disable(count))
+            stack.callback(handle.remove)
         self._since = time.monotonic()
         return stack
 
-    def _correct_gradients(self, optimizer: torch.optim.Optimizer, job: Job) -> None:
-        """Correct the gradients that the optimiser is about to use."""
-        variates = job.variates
-        assert variates is not None
-        if variates.is_plain_sgd:
-            require_one_rate(self._groups)
-        if not variates.is_initialised:
-            start_variates(job)
-        if not variates.is_plain_sgd and not has_skipped(optimizer):
-            variates.add_gradients()
-        variates.correct_gradients()  # Alg. 2, l. 6
-
     def _count(self, optimizer: torch.optim.Optimizer) -> bool:
         """Whether this completes a step of all optimisers."""
-        self._has_stepped[id(optimizer)] = not has_skipped(optimizer)
+        # A fused step with a gradient that is not finite does nothing; the flag is set
+        # by torch.amp.GradScaler.
+        found_inf = getattr(optimizer, "found_inf", None)
+        has_skipped = found_inf is not None and float(found_inf) > 0
+        self._has_stepped[id(optimizer)] = not has_skipped
         if len(self._has_stepped) < len(self._optimizers):
             return False
         rate = mean_rate(self._groups)
@@ -118,39 +104,32 @@ class StepCounter:
 
     @property
     def _groups(self) -> list[Any]:
-        """Parameter groups of all optimisers."""
         return [group for one in self._optimizers for group in one.param_groups]
+
+    def add_tokens(self, tokens: int) -> None:
+        """Add tokens to the work."""
+        if tokens < 0:
+            raise invalid("tokens", "at least 0", tokens)
+        self.work = replace(self.work, tokens=self.work.tokens + tokens)
 
 
 def check_sync_every(sync_every: Any) -> int | timedelta:
-    """A number of steps, of any integer type, or a time.
-
-    Raises:
-        InvalidInputError: it is neither, or not positive.
-    """
-    if isinstance(sync_every, timedelta):
-        if sync_every <= timedelta(0):
-            raise invalid("sync_every", "a positive time", sync_every)
-        return sync_every
+    """A positive number of steps, of any integer type, or a positive time."""
+    every: int | timedelta = sync_every
     try:
-        steps = operator.index(sync_every)
+        every = every if isinstance(every, timedelta) else operator.index(every)
     except TypeError:
         rule = "a number of steps or a timedelta"
         raise invalid("sync_every", rule, sync_every) from None
-    if steps < 1:
-        raise invalid("sync_every", "at least 1", sync_every)
-    return steps
+    if (every <= timedelta(0)) if isinstance(every, timedelta) else (every <= 0):
+        raise invalid("sync_every", "positive", sync_every)
+    return every
 
 
 def list_optimizers(
     optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
 ) -> list[torch.optim.Optimizer]:
-    """One or several optimisers, as a list.
-
-    Raises:
-        InvalidInputError: something else is given, one of them twice, or one that
-            `_REFUSED` names.
-    """
+    """Different optimisers, one or several, none of which `_REFUSED` names."""
     optimizers = list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
     for one in optimizers:
         if not hasattr(one, "register_step_post_hook"):
@@ -167,80 +146,14 @@ def list_optimizers(
 def mean_rate(groups: Sequence[Mapping[str, Any]]) -> float:
     """The learning rate of a step: the mean over parameters, where groups differ.
 
-    It is zero only if all rates are. Frozen parameters do not count.
+    It is zero only if all rates are. Frozen parameters do not count. Optimisers that
+    choose their own step size may have no learning rate: then it is one, on all ranks
+    alike.
     """
-    pairs = _rates_and_sizes(groups)
+    rates = [float(group.get("lr", 1.0)) for group in groups]
+    sizes = [sum(p.numel() for p in g["params"] if p.requires_grad) for g in groups]
+    pairs = [pair for pair in zip(rates, sizes, strict=True) if pair[1]]
     if len({rate for rate, _ in pairs}) < 2:  # no rounding
         return pairs[0][0] if pairs else 0.0
-    return sum(rate * size for rate, size in pairs) / sum(size for _, size in pairs)
-
-
-def require_one_rate(groups: Sequence[Mapping[str, Any]]) -> None:
-    """Require one learning rate for all groups.
-
-    Control variates take Δ_i/(η_iH_i) as a gradient: one η_i for all its entries.
-
-    Raises:
-        InvalidInputError: there are several.
-    """
-    rates = sorted({rate for rate, _ in _rates_and_sizes(groups)})
-    if len(rates) > 1:
-        raise invalid("lr", "the same in all groups with control variates", rates)
-
-
-def _rates_and_sizes(groups: Sequence[Mapping[str, Any]]) -> list[tuple[float, int]]:
-    """Learning rate and number of trainable parameters of each group that has any.
-
-    Optimisers that choose their own step size may have no learning rate: then it is
-    one, on all ranks alike.
-    """
-    sizes = [
-        sum(p.numel() for p in group["params"] if p.requires_grad) for group in groups
-    ]
-    pairs = zip(groups, sizes, strict=True)
-    return [(float(group.get("lr", 1.0)), size) for group, size in pairs if size]
-
-
-def is_plain_sgd(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether its steps are −η g: torch's SGD without momentum."""
-    momenta = [group.get("momentum", 0) for group in optimizer.param_groups]
-    return isinstance(optimizer, torch.optim.SGD) and not any(momenta)
-
-
-def has_skipped(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether a fused step had gradients that were not finite, and did nothing."""
-    found_inf = getattr(optimizer, "found_inf", None)  # set by torch.amp.GradScaler
-    return found_inf is not None and float(found_inf) > 0
-
-
-def refuse_scaled(optimizer: torch.optim.Optimizer) -> None:
-    """Refuse gradients that a fused optimiser unscales within the step.
-
-    Raises:
-        InvalidInputError: `torch.amp.GradScaler` has set a scale on the optimiser.
-    """
-    scale = getattr(optimizer, "grad_scale", None)
-    if scale is not None:
-        rule = "unscaled before a step with control variates"
-        rule += " (`scaler.unscale_(optimizer)`, or an optimiser that is not fused)"
-        raise invalid("gradients", rule, f"a scale of {float(scale):g}")
-
-
-def refuse_closure(
-    optimizer: torch.optim.Optimizer, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> None:
-    """Refuse a closure: it would compute gradients after they are corrected.
-
-    Args:
-        optimizer: whose step.
-        args: of its `step`, the optimiser itself included.
-        kwargs: the rest of them.
-
-    Raises:
-        InvalidInputError: a closure is among them.
-    """
-    values = [value for value in args if value is not optimizer]
-    for value in (*values, kwargs.get("closure")):
-        if callable(value):
-            rule = "absent with control variates, which correct gradients"
-            raise invalid("closure", rule + " before `optimizer.step()`", value)
+    mean: float = sum(rate * n for rate, n in pairs) / sum(n for _, n in pairs)
+    return mean

@@ -20,19 +20,12 @@ from hewfl.core.validation import invalid
 BUCKET_SHARE, MIN_BUCKET_BYTES = 8, 2**22
 """A bucket is this part of the model (one eighth), but at least so many bytes: the next
 bucket is prepared while one is sent, and a small model is sent at once."""
-
-
 _PLAIN = (torch.nn.Parameter, torch.Tensor)
 
 
 @final
 class SharedParameters:
-    """The parameters of a model by name, as they were at construction.
-
-    Attributes:
-        trainable: those that require gradients, in order.
-        frozen: the others, or this rank's shards of them.
-    """
+    """The parameters of a model at construction: `trainable` by name, and `frozen`."""
 
     def __init__(self, named: Iterable[tuple[str, torch.Tensor]]) -> None:
         by_name = dict(named)
@@ -43,11 +36,7 @@ class SharedParameters:
         self._forms = [form_of(p) for p in self._tensors]
 
     def check(self, named: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Require that the same parameters require gradients, in the same form.
-
-        Raises:
-            InvalidInputError: they do not; the message names the first.
-        """
+        """Require the parameters of construction, in the same form."""
         named = list(named)
         tensors = [p for _, p in named if p.requires_grad]
         are_same = len(tensors) == len(self._tensors) and all(
@@ -58,20 +47,18 @@ class SharedParameters:
         now = {name: p for name, p in named if p.requires_grad}
         rule = "those that required gradients at construction (else make a new one)"
         for name in [*self.trainable, *now]:
-            if now.get(name) is not self.trainable.get(name):
-                change = self._describe_change(name, now)
-                raise invalid("parameters", rule, f"{name}, {change}")
+            was, present = self.trainable.get(name), now.get(name)
+            if was is not present:
+                change = "did not" if was is None else "is another tensor now"
+                change = "no longer requires gradients" if present is None else change
+                raise invalid("parameters", rule, f"{name}, which {change}")
         for (name, p), form in zip(self.trainable.items(), self._forms, strict=True):
             if form_of(p) != form:
                 got = f"{form_of(p)} for {name}, not {form}"
                 raise invalid("parameters", "of the form they had at construction", got)
 
     def check_optimizers(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-        """Require that the optimisers update all trainable parameters and no others.
-
-        Raises:
-            InvalidInputError: they do not; the message names the first difference.
-        """
+        """Require that the optimisers update all trainable parameters and no others."""
         updated = {
             id(p): f"parameter {k} of its group {g}"
             for optimizer in optimizers
@@ -86,13 +73,6 @@ class SharedParameters:
                 raise invalid("optimizer", rule, f"one without {name}")
         for place in updated.values():
             raise invalid("optimizer", "one of the model's parameters", place)
-
-    def _describe_change(self, name: str, now: dict[str, torch.Tensor]) -> str:
-        if name not in now:
-            return "which no longer requires gradients"
-        if name not in self.trainable:
-            return "which did not"
-        return "which is another tensor now"
 
 
 def form_of(tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -118,12 +98,7 @@ def local_part(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def shard_group(named: Mapping[str, torch.Tensor]) -> Any:
-    """The ranks over which parameters are sharded, None where they are whole.
-
-    Raises:
-        InvalidInputError: some are whole and some sharded, or they are not sharded
-            along one and the same dimension of a mesh.
-    """
+    """The ranks over which all parameters are sharded, None where all are whole."""
     meshes = {id(p.device_mesh): p.device_mesh for p in named.values() if is_dtensor(p)}
     if not meshes:
         return None
@@ -143,45 +118,27 @@ def shard_group(named: Mapping[str, torch.Tensor]) -> Any:
 @final
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Where a contiguous part of a parameter lies in a bucket.
+    """Where a contiguous part of a parameter lies in a bucket."""
 
-    Attributes:
-        parameter: index of the parameter.
-        start: its first entry, in the order of the parameter's memory.
-        at: its first entry in the bucket.
-        size: entries.
-    """
-
-    parameter: int
-    start: int
-    at: int
+    parameter: int  # its index
+    start: int  # its first entry, in the order of the parameter's memory
+    at: int  # its first entry in the bucket
     size: int
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """A part of the model that is exchanged at once.
+    """A part of the model that is exchanged at once."""
 
-    Attributes:
-        dtype: precision of its parameters, and of what is sent.
-        pieces: its contents, end to end.
-        begin: place of its first entry in the whole model.
-    """
-
-    dtype: torch.dtype
-    pieces: tuple[Piece, ...]
-    begin: int
+    dtype: torch.dtype  # of its parameters, and of what is sent
+    pieces: tuple[Piece, ...]  # end to end
+    begin: int  # place of its first entry in the whole model
 
     @property
     def size(self) -> int:
         """Entries."""
         return self.pieces[-1].at + self.pieces[-1].size
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of a vector of this bucket when it is sent."""
-        return self.size * int(self.dtype.itemsize)
 
     @property
     def wide(self) -> torch.dtype:
@@ -196,35 +153,29 @@ class Bucket:
         self, tensors: Sequence[torch.Tensor] | Mapping[int, torch.Tensor]
     ) -> list[torch.Tensor]:
         """Views of the pieces in parameters, or in tensors of the same form."""
-        flat = [flat_view(tensors[piece.parameter]) for piece in self.pieces]
-        spans = [(piece.start, piece.start + piece.size) for piece in self.pieces]
-        return [v[a:b] for v, (a, b) in zip(flat, spans, strict=True)]
+        views = []
+        for piece in self.pieces:
+            tensor = tensors[piece.parameter].detach()
+            begin = tensor.storage_offset() + piece.start
+            views.append(tensor.as_strided((piece.size,), (1,), begin))
+        return views
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class BucketLayout:
-    """The buckets of a model.
-
-    Attributes:
-        buckets: in order; the same on all ranks.
-        parameters: d.
-        form: a number that differs where models differ.
-        signature: a number that differs where layouts differ.
-    """
+    """The buckets of a model, the same on all ranks."""
 
     buckets: tuple[Bucket, ...]
-    parameters: int
-    form: int
-    signature: int
+    parameters: int  # d
+    form: int  # a number that differs where models differ
+    signature: int  # a number that differs where layouts differ
 
 
 def plan_layout(parameters: Sequence[torch.Tensor], bucket_bytes: int) -> BucketLayout:
     """Cut a model, or this rank's shard of it, into buckets of at most `bucket_bytes`.
 
-    Raises:
-        InvalidInputError: there is no parameter, there are several devices, a precision
-            is not floating, or a parameter has gaps or overlaps in memory.
+    Parameters must be dense, floating, and on one device.
     """
     described = [(str(p.dtype), tuple(p.shape), p.stride()) for p in parameters]
     parameters = [local_part(p) for p in parameters]
@@ -235,10 +186,9 @@ def plan_layout(parameters: Sequence[torch.Tensor], bucket_bytes: int) -> Bucket
         raise invalid("parameters", "on one device", devices)
     for k, parameter in enumerate(parameters):
         _check(k, parameter)
-    total = sum(p.nbytes for p in parameters)
-    bucket_bytes = min(bucket_bytes, max(total // BUCKET_SHARE, MIN_BUCKET_BYTES))
-    buckets: list[Bucket] = []
-    begin = 0
+    share = sum(p.nbytes for p in parameters) // BUCKET_SHARE
+    bucket_bytes = min(bucket_bytes, max(share, MIN_BUCKET_BYTES))
+    buckets, begin = [], 0  # type: tuple[list[Bucket], int]
     for dtype in sorted({p.dtype for p in parameters}, key=str):
         indices = [k for k, p in enumerate(parameters) if p.dtype == dtype]
         sizes = [parameters[k].numel() for k in indices]
@@ -254,17 +204,11 @@ def digest(*values: Any) -> int:
     return int(hashlib.sha256(repr(values).encode()).hexdigest()[:12], 16)
 
 
-def flat_view(tensor: torch.Tensor) -> torch.Tensor:
-    """The entries of a dense tensor in the order of its memory, without a copy."""
-    return tensor.detach().as_strided((tensor.numel(),), (1,))
-
-
 def _check(k: int, parameter: torch.Tensor) -> None:
     if not parameter.dtype.is_floating_point:
         raise invalid("parameters", "floating", f"{parameter.dtype} for number {k}")
     expected = 1
-    strides = sorted(zip(parameter.stride(), parameter.shape, strict=True))
-    for stride, size in strides:
+    for stride, size in sorted(zip(parameter.stride(), parameter.shape, strict=True)):
         if size > 1 and stride != expected:
             got = f"strides {parameter.stride()} for number {k}"
             raise invalid("parameters", "without gaps in memory", got)
@@ -273,15 +217,14 @@ def _check(k: int, parameter: torch.Tensor) -> None:
 
 def _cut(indices: list[int], sizes: list[int], length: int) -> list[list[Piece]]:
     """Pieces of all parameters, bucket by bucket."""
-    buckets: list[list[Piece]] = [[]]
-    free = length
+    buckets: dict[int, list[Piece]] = {}
+    begin = 0
     for k, size in zip(indices, sizes, strict=True):
         start = 0
         while start < size:
-            if free == 0:
-                buckets.append([])
-                free = length
-            taken = min(free, size - start)
-            buckets[-1].append(Piece(k, start, length - free, taken))
-            start, free = start + taken, free - taken
-    return [pieces for pieces in buckets if pieces]
+            b, at = divmod(begin + start, length)
+            taken = min(length - at, size - start)
+            buckets.setdefault(b, []).append(Piece(k, start, at, taken))
+            start += taken
+        begin += size
+    return list(buckets.values())

@@ -1,9 +1,12 @@
 """Control variates of one rank: its own c_i and the server's c.
 
-Gradients are corrected before each step. After a round is accepted, c_i is the mean
-gradient of the rank's branch, and c the mean of all c_i.
+Gradients are corrected before each step of plain SGD. After a round is accepted, c_i is
+the mean gradient of the rank's branch, which follows from its displacement, and c the
+mean of all c_i. The plain twin is `hewfl.displacements.control_variates`, which holds
+all c_i in one place.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
@@ -24,68 +27,37 @@ Vector = list[torch.Tensor]
 
 @final
 class RankVariates:
-    """c_i and c, bucket by bucket.
+    """`client` is c_i and `server` is c, the same bits on all ranks.
 
-    The plain twin is `hewfl.displacements.control_variates`, which holds all c_i in one
-    place. With plain SGD c_i follows from displacements. With another optimiser
-    displacements do not show gradients, so these are summed as they come (`totals`).
-
-    Args:
-        model: whose gradients.
-        comm: collectives of the ranks.
-        at_gradients: whether c_i starts at the first gradient, and not at zero.
-        is_plain_sgd: whether local steps are those of plain SGD.
-
-    Attributes:
-        client: c_i.
-        server: c, the same bits on all ranks.
-        totals: sums of the gradients since the last round; empty with plain SGD.
-        steps: how many gradients are in them.
-        is_initialised: whether c_i and c have their first values, on all ranks.
+    With `at_gradients` c_i starts at the first gradient, and not at zero:
+    `is_initialised` says whether it has.
     """
 
     def __init__(
-        self,
-        model: SharedModel,
-        comm: Communicator,
-        *,
-        at_gradients: bool,
-        is_plain_sgd: bool,
+        self, model: SharedModel, comm: Communicator, *, at_gradients: bool
     ) -> None:
-        self._model, self._comm, self.is_plain_sgd = model, comm, is_plain_sgd
+        self._model, self._comm, self._buckets = model, comm, model.layout.buckets
         self.client, self.server = self._zeros(), self._zeros()
-        self.totals = [] if is_plain_sgd else self._zeros()
-        self.steps, self.is_initialised = 0, not at_gradients
+        self.is_initialised = not at_gradients
 
     def _zeros(self) -> Vector:
-        buckets, device = self._model.layout.buckets, self._model.device
-        return [torch.zeros(b.size, dtype=b.wide, device=device) for b in buckets]
-
-    # ---------------------------------------------------------------- in the branches
+        device = self._model.device
+        return [torch.zeros(b.size, dtype=b.wide, device=device) for b in self._buckets]
 
     def take_gradients(self) -> bool:
-        """Set c_i to the present gradient; c is not summed yet.
+        """Set c_i to the present gradient; whether it is finite.
 
         Erratum E-29: with c_i = 0 the first round picks the shortest endpoint.
-
-        Returns:
-            Whether it is finite.
         """
-        for client, bucket in zip(self.client, self._model.layout.buckets, strict=True):
+        for client, bucket in zip(self.client, self._buckets, strict=True):
             torch._foreach_copy_(bucket.split(client), self._gradients(bucket))
         return all(map(is_finite, self.client))
 
     def initialise(self, participants: Int64[Ints, " s"]) -> None:
         """Set c to the mean of the first gradients; a collective call.
 
-        A rank without a finite gradient starts at that mean, as everywhere in hewfl
-        (`hewfl.server.state`).
-
-        Args:
-            participants: ranks with a finite gradient.
-
-        Raises:
-            RankError: there is none.
+        A rank without a finite gradient, no participant, starts at that mean, as
+        everywhere in hewfl (`hewfl.server.state`).
         """
         if len(participants) == 0:
             raise RankError("no rank has a finite first gradient")
@@ -96,18 +68,10 @@ class RankVariates:
             self.reset_to_server()
         self.is_initialised = True
 
-    def add_gradients(self) -> None:
-        """Add the present gradients to the totals, before they are corrected."""
-        for total, bucket in zip(self.totals, self._model.layout.buckets, strict=True):
-            torch._foreach_add_(bucket.split(total), self._gradients(bucket))
-        self.steps += 1
-
     def correct_gradients(self) -> None:
         """Replace gradients g by g − c_i + c."""
-        pairs = zip(self.client, self.server, strict=True)
-        for (client, server), bucket in zip(
-            pairs, self._model.layout.buckets, strict=True
-        ):
+        pairs = zip(self.client, self.server, self._buckets, strict=True)
+        for client, server, bucket in pairs:
             torch._foreach_add_(self._gradients(bucket), bucket.split(server - client))
 
     def _gradients(self, bucket: Bucket) -> list[torch.Tensor]:
@@ -120,38 +84,22 @@ class RankVariates:
         """Set c_i = c, as for a rank that joins: its branch is not corrected."""
         for client, server in zip(self.client, self.server, strict=True):
             client.copy_(server)
-        self._reset_totals()
-
-    # ------------------------------------------------------------------ after a round
 
     def next_values(self, total_step: float) -> tuple[Vector, Vector]:
         """c_i and c after a round; nothing is changed. A collective call.
 
-            c_i ← c_i − c − Δ_i/(η_iH_i), or the mean of the summed gradients
-            c ← (1/n) Σ c_i
+            c_i ← c_i − c − Δ_i/(η_iH_i),    c ← (1/n) Σ c_i
 
-        Args:
-            total_step: η_iH_i of this rank, zero if it takes no part: c_i stays.
-
-        Returns:
-            Both; where one c_i is not finite c is not, on all ranks alike.
+        η_iH_i is zero for a rank that takes no part: its c_i stays. Where one c_i is
+        not finite c is not, on all ranks alike.
         """
         client = self.client
-        if total_step > 0 and self.is_plain_sgd:
-            buckets = range(len(client))
-            client = [self._from_displacement(b, total_step) for b in buckets]
-        elif total_step > 0 and self.steps > 0:
-            client = [total / self.steps for total in self.totals]
+        if total_step > 0:
+            client = [self._after(b, total_step) for b in range(len(self._buckets))]
         return client, self._mean(client, self._comm.ranks)
 
-    def commit(self, client: Vector, server: Vector) -> None:
-        """Replace c_i and c by the result of `next_values`."""
-        self.client, self.server = client, server
-        self._reset_totals()
-
-    def _from_displacement(self, b: int, total_step: float) -> torch.Tensor:
-        dtype = self._model.layout.buckets[b].dtype
-        delta = torch.empty_like(self.client[b], dtype=dtype)
+    def _after(self, b: int, total_step: float) -> torch.Tensor:
+        delta = torch.empty_like(self.client[b], dtype=self._buckets[b].dtype)
         self._model.displacement(b, delta)
         return (self.client[b] - self.server[b]).add_(delta, alpha=-1 / total_step)
 
@@ -160,21 +108,11 @@ class RankVariates:
         self._comm.wait([self._comm.start_sum(c) for c in sums])
         return [c.div_(count) for c in sums]
 
-    def _reset_totals(self) -> None:
-        for total in self.totals:
-            total.zero_()
-        self.steps = 0
-
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class SpreadVariates:
-    """The control variates of all ranks as an algorithm sees them; see `Variates`.
-
-    Attributes:
-        variates: of this rank.
-        exchange: which entries are this rank's.
-    """
+    """The control variates of all ranks as an algorithm sees them; see `Variates`."""
 
     variates: RankVariates
     exchange: Exchange
@@ -183,7 +121,7 @@ class SpreadVariates:
 
     @property
     def server(self) -> VectorShard:
-        """The server's, c."""
+        """This rank's entries of c."""
         return self.exchange.own_part(self.variates.server)
 
     def after(self, round_: Round) -> "SpreadVariates":  # noqa: ARG002 - see `variates`
@@ -192,13 +130,7 @@ class SpreadVariates:
 
 
 def gradient_of(k: int, parameter: Any) -> torch.Tensor:
-    """A gradient in the memory format of its parameter.
-
-    A parameter that the loss did not use has gradient zero, which is corrected too.
-
-    Raises:
-        InvalidInputError: it is sparse.
-    """
+    """A gradient in the memory format of its parameter; zero for one without."""
     if parameter.grad is None:
         parameter.grad = torch.zeros_like(parameter)
     elif parameter.grad.layout != torch.strided:
@@ -207,3 +139,35 @@ def gradient_of(k: int, parameter: Any) -> torch.Tensor:
     elif parameter.grad.stride() != parameter.stride():
         parameter.grad = torch.empty_like(parameter).copy_(parameter.grad)
     return parameter.grad
+
+
+def require_plain_sgd(optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    """Require steps −η g of the gradients as they are corrected.
+
+    A momentum or an adaptive step hides the mean gradient from the displacement, and a
+    fused step may unscale gradients that are already corrected.
+    """
+    for optimizer in optimizers:
+        groups = optimizer.param_groups
+        is_plain = isinstance(optimizer, torch.optim.SGD) and not any(
+            group.get("momentum") or group.get("fused") for group in groups
+        )
+        if not is_plain:
+            rule = "torch.optim.SGD without momentum, not fused, with control variates"
+            raise invalid("optimizer", rule, type(optimizer).__name__)
+
+
+def require_correctable(groups: Sequence[Any], arguments: Sequence[Any]) -> None:
+    """Require one learning rate, and no closure among the arguments of a step.
+
+    Control variates take Δ_i/(η_iH_i) as a gradient: one η_i for all its entries. A
+    closure would compute gradients after they are corrected.
+    """
+    moving = [g for g in groups if any(p.requires_grad for p in g["params"])]
+    rates = sorted({float(group["lr"]) for group in moving})
+    if len(rates) > 1:
+        raise invalid("lr", "the same in all groups with control variates", rates)
+    for value in arguments:
+        if callable(value):
+            rule = "absent with control variates, which correct gradients"
+            raise invalid("closure", rule + " before `optimizer.step()`", value)

@@ -6,7 +6,7 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import IntEnum
@@ -27,18 +27,22 @@ SKETCH_BYTES = 2**16
 _AGREEING: list[Any] = [(name, "i8") for name in ("purpose", "instance", "rounds")]
 _AGREEING += [("digests", "i8", 3)]
 """Fields that agree at most rendezvous."""
+_WORK = ("steps", "tokens", "leaving", "finite", "uncounted", "total_step")
+"""Fields of `RankWork`."""
 ROW = np.dtype(
-    [*_AGREEING, ("job", "i8"), ("product", "f8"), ("total_step", "f8")]
-    + [(name, "i8") for name in ("steps", "tokens", "leaving", "finite", "uncounted")]
+    [*_AGREEING, ("job", "i8"), ("product", "f8")]
+    + [(name, "f8" if name == "total_step" else "i8") for name in _WORK]
 )
 """The record that a rank sends: all that must agree, and its `RankWork`."""
 _AGREEING_BYTES = np.dtype(_AGREEING).itemsize
-_WORK = ("steps", "tokens", "leaving", "finite", "uncounted", "total_step")
-"""Fields of `RankWork`."""
 _TEXT_BYTES = 1600
 """Bytes in which a rank describes a value on which ranks disagree."""
 _COUNTS: "weakref.WeakKeyDictionary[Any, Counter[str]]" = weakref.WeakKeyDictionary()
 """For each process group: its instances and rendezvous so far, and the job's number."""
+
+
+AgreedValue = tuple[str, int, str]
+"""What must be the same on all ranks: its name, a digest of its value, the value."""
 
 
 @final
@@ -58,25 +62,14 @@ class Purpose(IntEnum):
 @final
 @dataclass(frozen=True, slots=True)
 class RankWork:
-    """One rank's work since the last round: exchanged, never assumed.
+    """One rank's work since the last round: exchanged, never assumed."""
 
-    Attributes:
-        steps: H_i, steps of the local optimiser.
-        tokens: samples or tokens processed, where the loop counts them.
-        total_step: η_iH_i, the sum of the learning rates of those steps, each the mean
-            over parameters where groups differ.
-        leaving: whether the rank's loop has ended.
-        finite: whether the gradients of its first step are finite, where ranks exchange
-            them.
-        uncounted: whether parameters moved though no step was counted.
-    """
-
-    steps: int = 0
-    tokens: int = 0
-    total_step: float = 0.0
-    leaving: bool = False
-    finite: bool = True
-    uncounted: bool = False
+    steps: int = 0  # H_i, of the local optimiser
+    tokens: int = 0  # or samples, where the loop counts them
+    total_step: float = 0.0  # η_iH_i: the sum of those steps' learning rates
+    leaving: bool = False  # whether the rank's loop has ended
+    finite: bool = True  # whether the gradients of its first step are finite
+    uncounted: bool = False  # whether parameters moved though no step was counted
 
     def after_step(self, learning_rate: float) -> "RankWork":
         """The work after one more step."""
@@ -87,49 +80,21 @@ class RankWork:
 @final
 @dataclass(frozen=True, slots=True)
 class RankRecords:
-    """The records of all ranks at a rendezvous.
+    """The records of all ranks at a rendezvous, in the order of ranks."""
 
-    Attributes:
-        purpose: of the ranks whose loops have not ended.
-        rows: of `ROW`, in the order of ranks.
-        active: ranks that did a step at a learning rate above zero.
-        sketches: of the ranks, as bytes; without meaning where none were made.
-    """
-
-    purpose: Purpose
-    rows: NDArray[Any]
-    active: Int64[Ints, " s"]
-    sketches: NDArray[np.uint8]
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class AgreedValue:
-    """A value that must be the same on all ranks.
-
-    Attributes:
-        what: its name in an error.
-        digest: a number that differs where values differ.
-        text: the value of this rank.
-    """
-
-    what: str
-    digest: int
-    text: str
+    purpose: Purpose  # of the ranks whose loops have not ended
+    rows: NDArray[Any]  # of `ROW`
+    active: Int64[Ints, " s"]  # ranks that did a step at a learning rate above zero
+    sketches: NDArray[np.uint8]  # without meaning where none were made
 
 
 @final
 class Rendezvous:
-    """All rendezvous of one `HewLocalSGD` or `HewAverager`.
+    """All rendezvous of one `HewLocalSGD`.
 
     Messages have one size, whatever they are for and whoever sends them: gloo ends the
     process where sizes differ, and ranks that come to different rendezvous must instead
     learn of it. So each has room for a sketch.
-
-    Args:
-        group: the process group.
-        comm: its collectives.
-        agreed: what must agree besides the purpose and the round.
     """
 
     def __init__(
@@ -138,23 +103,20 @@ class Rendezvous:
         self._comm, self._agreed = comm, agreed
         self._attendance = Attendance(group, comm.rank, comm.ranks)
         self._message = np.zeros(ROW.itemsize + SKETCH_BYTES, np.uint8)
-
-    def watch(self, place: str) -> AbstractContextManager[None]:
-        """Let a failure inside the block name the missing ranks."""
-        return self._attendance.watch(place)
+        self.watch = self._attendance.watch
 
     @contextmanager
     def construction(self) -> Iterator[None]:
         """The first rendezvous, at which ranks agree on a number for the job."""
-        attendance, comm = self._attendance, self._comm
-        job = attendance.job or secrets.randbelow(2**48) + 1
-        if not (comm.has_time_limits or attendance.job):
+        counts, comm = self._attendance.counts, self._comm
+        job = counts["job"] or secrets.randbelow(2**48) + 1
+        if not (comm.has_time_limits or counts["job"]):
             # Ranks exchange records in the store, so they must agree on its keys first.
             number = torch.tensor([job], device=comm.device)
             comm.broadcast(number)
-            job = attendance.job = int(number)
+            job = counts["job"] = int(number)
         with self.gather(Purpose.CONSTRUCTION, RankWork(), 0, job=job) as records:
-            attendance.job = int(records.rows["job"][0])
+            counts["job"] = int(records.rows["job"][0])
             yield
 
     @contextmanager
@@ -169,23 +131,15 @@ class Rendezvous:
     ) -> Iterator[RankRecords]:
         """The records of all ranks; failures inside the block name the missing ranks.
 
-        Args:
-            purpose: of this rank.
-            work: that it has done.
-            rounds: done before.
-            product: ⟨d, Δ⟩ of the last step d and this rank's displacement in it.
-            sketch: of this rank's displacement, as bytes.
-            job: number of the job, at construction.
-
-        Raises:
-            RankError: ranks disagree; the same error on every rank.
+        `product` is ⟨d, Δ⟩ of the last step d and this rank's displacement in it, `job`
+        the number of the job, at construction.
         """
         place = f"in round {rounds}" if purpose is Purpose.ROUND else purpose.place
         with self.watch(place):
             row = self._message[: ROW.itemsize].view(ROW)[0]
             row["purpose"], row["instance"] = purpose, self._attendance.instance
             row["rounds"], row["job"], row["product"] = rounds, job, product
-            row["digests"] = [value.digest for value in self._agreed]
+            row["digests"] = [digest for _, digest, _ in self._agreed]
             for name in _WORK:
                 row[name] = getattr(work, name)
             if sketch is not None:
@@ -211,35 +165,24 @@ class Rendezvous:
         A rank whose loop has ended joins whatever rendezvous the others hold.
         """
         joins = (rows["leaving"] != 0) & (rows["purpose"] == Purpose.ROUND)
-        require_same(
-            "all ranks must come to the same rendezvous",
-            np.where(joins, _purpose_of(rows), rows["purpose"]).tolist(),
-            [
-                "leaving the loop" if leaving else Purpose(purpose).place
-                for purpose, leaving in zip(
-                    rows["purpose"], rows["leaving"], strict=True
-                )
-            ],
-        )
+        purposes = np.where(joins, _purpose_of(rows), rows["purpose"])
+        places = [
+            "leaving the loop" if row["leaving"] else Purpose(row["purpose"]).place
+            for row in rows
+        ]
+        _require_same("come to the same rendezvous", purposes.tolist(), places)
         for name, text, rule in (
-            ("instance", "number {}", "use the same HewLocalSGD or HewAverager"),
+            ("instance", "number {}", "use the same HewLocalSGD"),
             ("rounds", "in round {}", "be in the same round"),
         ):
             column = rows[name].tolist()
-            require_same(
-                f"all ranks must {rule}", column, [text.format(k) for k in column]
-            )
-        for k, column in enumerate(rows["digests"].T.tolist()):
-            if len(set(column)) > 1:  # the same on all ranks, so all send their text
-                rule = f"all ranks must have the same {self._agreed[k].what}"
-                texts = self._gather_texts(k)
-                require_same(rule, texts, texts)
-
-    def _gather_texts(self, k: int) -> list[str]:
-        """Each rank's text of an agreed value."""
-        text = self._agreed[k].text.encode()[:_TEXT_BYTES].ljust(_TEXT_BYTES)
-        rows = self._comm.gather(np.frombuffer(text, np.uint8).copy())
-        return [row.tobytes().decode(errors="replace").rstrip() for row in rows]
+            _require_same(rule, column, [text.format(k) for k in column])
+        for k, (what, _, text) in enumerate(self._agreed):
+            if len(set(rows["digests"][:, k])) > 1:  # on all ranks, so all send texts
+                own = text.encode()[:_TEXT_BYTES].ljust(_TEXT_BYTES)
+                sent = self._comm.gather(np.frombuffer(own, np.uint8).copy())
+                texts = [bytes(row).decode(errors="replace").rstrip() for row in sent]
+                _require_same(f"have the same {what}", texts, texts)
 
 
 def _purpose_of(rows: NDArray[Any]) -> Purpose:
@@ -247,17 +190,13 @@ def _purpose_of(rows: NDArray[Any]) -> Purpose:
     return Purpose(int(rows["purpose"][np.argmin(rows["leaving"])]))
 
 
-def require_same(rule: str, column: Sequence[Any], texts: Sequence[str]) -> None:
-    """Require one value on all ranks; the error gives each rank's text.
-
-    Raises:
-        RankError: values differ.
-    """
+def _require_same(rule: str, column: Sequence[Any], texts: Sequence[str]) -> None:
+    """Require one value on all ranks; the error gives each rank's text."""
     values = sorted(set(column))
     if len(values) > 1:
         groups = [[i for i, v in enumerate(column) if v == value] for value in values]
         got = "; ".join(f"{name_ranks(group)}: {texts[group[0]]}" for group in groups)
-        raise RankError(f"{rule}; got {got}")
+        raise RankError(f"all ranks must {rule}; got {got}")
 
 
 @final
@@ -268,22 +207,14 @@ class Attendance:
     default process group survives most failures. Rendezvous are counted on the group,
     for all purposes together: a rank with a lower count is missing. Nothing else reads
     the store: under torchrun it survives the processes, and the notes of an earlier
-    attempt must not count for this one.
-
-    Attributes:
-        instance: instances on the group by this rank, this one included.
+    attempt must not count for this one. So `counts` has the number of the `job`, the
+    same on all ranks, and zero before construction; and of `instances` on the group by
+    this rank, this one included.
     """
 
     def __init__(self, group: Any, rank: int, ranks: int) -> None:
-        """Count one more instance on the group.
-
-        Args:
-            group: the process group.
-            rank: of this process in it.
-            ranks: n.
-        """
         self._rank, self._ranks = rank, ranks
-        self._counts = _COUNTS.setdefault(group, Counter())
+        self.counts = _COUNTS.setdefault(group, Counter())
         self._store: Any = dist.HashStore()  # local to this process: it names no rank
         self._is_local = group not in distributed_c10d._world.pg_map  # as torchft's
         if not self._is_local:
@@ -292,20 +223,8 @@ class Attendance:
         if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":  # it survives
             attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         self._prefix = f"hewfl/attempt {attempt}/{getattr(group, 'group_name', '')}"
-        self._counts["instances"] += 1
-        self.instance = self._counts["instances"]
-
-    @property
-    def job(self) -> int:
-        """The number of the job, the same on all ranks; zero before construction.
-
-        It differs from that of an earlier attempt, whose notes may be in the store.
-        """
-        return self._counts["job"]
-
-    @job.setter
-    def job(self, number: int) -> None:
-        self._counts["job"] = number
+        self.counts["instances"] += 1
+        self.instance = self.counts["instances"]
 
     def table(self, row: NDArray[np.uint8], timeout: timedelta) -> NDArray[np.uint8]:
         """One row of bytes from each rank, in the order of ranks, through the store.
@@ -313,7 +232,7 @@ class Attendance:
         For backends whose collectives cannot be cancelled: on NCCL a missing rank shows
         here, before a collective is started, as an error instead of an abort.
         """
-        count = self._counts["rendezvous"]
+        count = self.counts["rendezvous"]
         keys = [self._row_key(count, rank) for rank in range(self._ranks)]
         self._store.set(keys[self._rank], row.tobytes().hex())
         self._store.wait(keys, timeout)
@@ -324,27 +243,20 @@ class Attendance:
 
     @contextmanager
     def watch(self, place: str) -> Iterator[None]:
-        """Record that this rank is here; let a failure name the ranks that are not.
-
-        Args:
-            place: of the rendezvous, in words.
-        """
+        """Record that this rank is here; let a failure name the ranks that are not."""
         start = time.monotonic()
-        self._counts["rendezvous"] += 1
+        self.counts["rendezvous"] += 1
         try:
-            note = f"{self.job} {self._counts['rendezvous']} {place}"
+            note = f"{self.counts['job']} {self.counts['rendezvous']} {place}"
             self._store.set(f"{self._prefix}/{self._rank}", note)
             yield
         except RankError:
             raise
         except RuntimeError as error:
-            lines = str(error).splitlines() or [type(error).__name__]
-            text = (
-                f"rank {self._rank} broke off {place} after "
-                f"{time.monotonic() - start:.1f} s because {self._name_missing()}: "
-                f"{lines[0]}"
-            )
-            raise RankError(text) from error
+            line = (str(error).splitlines() or [type(error).__name__])[0]
+            seconds, why = time.monotonic() - start, self._name_missing()
+            text = f"rank {self._rank} broke off {place} after {seconds:.1f} s because"
+            raise RankError(f"{text} {why}: {line}") from error
 
     def _name_missing(self) -> str:
         if self._is_local:
@@ -356,14 +268,14 @@ class Attendance:
         missing = [
             f"{rank} ({place})"
             for rank, (count, place) in enumerate(notes)
-            if count < self._counts["rendezvous"]
+            if count < self.counts["rendezvous"]
         ]
         if not missing:
             return "another rank broke off"
         return f"it did not see {name_ranks(missing)}"
 
     def _row_key(self, count: int, rank: int) -> str:
-        return f"{self._prefix}/job {self.job}/rendezvous {count}/{rank}"
+        return f"{self._prefix}/job {self.counts['job']}/rendezvous {count}/{rank}"
 
     def _read_note(self, rank: int) -> tuple[int, str]:
         """The last rendezvous of a rank: its count, and in words."""
@@ -371,6 +283,6 @@ class Attendance:
         if not self._store.check([key]):
             return 0, "not seen before"
         job, count, place = self._store.get(key).decode().split(" ", 2)
-        if self.job and job not in ("0", str(self.job)):
+        if self.counts["job"] and job not in ("0", str(self.counts["job"])):
             return 0, "not seen since the job was started again"
         return int(count), f"last seen {place}"

@@ -9,11 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from hewfl.core.native import PASSES, library
-from hewfl.server.server_step import (
-    ServerStep,
-    add_iterate,
-    average_weight,
-)
+from hewfl.server.server_step import ServerStep, add_iterate, average_weight
 from hewfl.torch.parameters import BucketLayout
 
 CHUNK = 2**15
@@ -30,22 +26,10 @@ class SharedModel:
 
     All ranks apply the same numbers to the same numbers, entry by entry. So x, the
     server step's memory and the average are the same bits on all ranks, and any rank
-    can send them to one that joins.
-
-    Args:
-        parameters: y, the tensors of the user's model.
-        layout: their buckets.
-        server_step: applied to the aggregated step.
-        on_host: keep x, memory and average in main memory, whatever the device of the
-            parameters; a bucket is copied to the device when it is needed.
-
-    Attributes:
-        anchor: x, one vector per bucket, in float32 at least: bfloat16 would lose small
-            steps.
-        memory: of the server step; empty where it has none. An adaptive server step has
-            two rows in each.
-        average: of x; empty without averaging.
-        is_captured: whether a copy of y is in use, see `capture`.
+    can send them to one that joins. All are lists of one vector per bucket, x and the
+    average in float32 at least: bfloat16 would lose small steps. An adaptive server
+    step has two rows in each vector of memory. With `on_host` they are in main memory,
+    whatever the device of y; a bucket is copied to the device when it is needed.
     """
 
     def __init__(
@@ -63,23 +47,21 @@ class SharedModel:
             torch.zeros(bucket.size, dtype=bucket.wide, device=place)
             for bucket in layout.buckets
         ]
-        self.memory = [
-            _initial_memory(server_step, x) for x in self.anchor if server_step.memory
-        ]
+        self.memory: list[torch.Tensor] = []
+        for x in self.anchor if server_step.memory else ():
+            rows = [torch.full_like(x, value) for value in server_step.memory]
+            self.memory.append(rows[0] if len(rows) == 1 else torch.stack(rows))
         self.average = [torch.zeros_like(x) for x in self.anchor if server_step.average]
         self._captured: list[torch.Tensor] = []
-        self.is_captured = False
-        self._views: dict[int, tuple[list[int], list[torch.Tensor]]] = {}
-        self._arrays: dict[int, list[NDArray[Any]]] = {}
+        self.is_captured = False  # whether a copy of y is in use
+        self._views: dict[int, tuple[list[int], list[torch.Tensor], list[Any]]] = {}
         # Buffers are reused: to allocate them costs more than the arithmetic.
         self._sums: dict[int, torch.Tensor] = {}
         self._spare: dict[int, tuple[torch.Tensor | None, torch.Tensor | None]] = {}
         self._next: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}
 
-    # ------------------------------------------------------------------ displacements
-
-    def pieces(self, b: int) -> list[torch.Tensor]:
-        """A bucket of y, as views of the parameters.
+    def _piece_views(self, b: int) -> tuple[list[int], list[torch.Tensor], list[Any]]:
+        """Places of a bucket's parameters, their views, and these as arrays.
 
         Views are reused while parameters stay in place: a model has hundreds, and to
         make one takes as long as the arithmetic on a thousand numbers.
@@ -87,20 +69,23 @@ class SharedModel:
         bucket = self.layout.buckets[b]
         at = [self.parameters[piece.parameter].data_ptr() for piece in bucket.pieces]
         if b not in self._views or self._views[b][0] != at:
-            self._views[b] = at, bucket.views(self.parameters)
-            self._arrays.pop(b, None)
-        return self._views[b][1]
+            views = bucket.views(self.parameters)
+            is_array = self.device.type == "cpu" and bucket.dtype == torch.float32
+            arrays = [view.numpy() for view in views] if is_array else []
+            self._views[b] = at, views, arrays
+        return self._views[b]
+
+    def pieces(self, b: int) -> list[torch.Tensor]:
+        """A bucket of y, as views of the parameters."""
+        return self._piece_views(b)[1]
 
     def arrays(self, b: int) -> list[NDArray[Any]]:
-        """The same as arrays, for compiled kernels; on the host."""
-        pieces = self.pieces(b)
-        if b not in self._arrays:
-            self._arrays[b] = [piece.numpy() for piece in pieces]
-        return self._arrays[b]
+        """The same as arrays, for compiled kernels; none unless float32 on the host."""
+        return self._piece_views(b)[2]
 
     def origin(self, b: int) -> torch.Tensor:
         """The origin of Δ: x in the precision of the parameters."""
-        return self._on_device(self.anchor[b]).to(self.layout.buckets[b].dtype)
+        return self.anchor[b].to(self.device, self.layout.buckets[b].dtype)
 
     def displacement(self, b: int, out: torch.Tensor, weight: float = 1.0) -> None:
         """Write Δ = y − x on a bucket into `out`, times a weight.
@@ -116,17 +101,12 @@ class SharedModel:
 
     def has_moved(self) -> bool:
         """Whether y differs from the model that it was set to last."""
-        buckets = range(len(self.layout.buckets))
-        starts = self._captured
-        if not self.is_captured:
-            starts = [self.origin(b) for b in buckets]
-        return any(
-            not torch.equal(piece, start)
-            for b, bucket in enumerate(self.layout.buckets)
-            for piece, start in zip(
-                self.pieces(b), bucket.split(starts[b]), strict=True
-            )
-        )
+        for b, bucket in enumerate(self.layout.buckets):
+            start = self._captured[b] if self.is_captured else self.origin(b)
+            pairs = zip(self.pieces(b), bucket.split(start), strict=True)
+            if not all(torch.equal(piece, part) for piece, part in pairs):
+                return True
+        return False
 
     def sum_buffer(self, b: int) -> torch.Tensor:
         """Memory for a sum on a bucket."""
@@ -154,8 +134,6 @@ class SharedModel:
         parts: Sequence[torch.Tensor] = [vector] if is_one else vector.split(CHUNK)
         return parts
 
-    # ----------------------------------------------------------------- the server step
-
     def advance(
         self, b: int, step: torch.Tensor, *, multiplies: bool = False
     ) -> tuple[Any, list[Any]]:
@@ -163,32 +141,26 @@ class SharedModel:
 
         s is consumed: in a `sum_buffer` of the same precision it becomes the next x.
 
-        Args:
-            b: the bucket.
-            step: s there.
-            multiplies: whether to compute ⟨s, Δ⟩.
-
         Returns:
-            This bucket's part of ⟨s, Δ⟩, zero where it is not computed, and the largest
-            magnitudes of the new values, for `is_representable`. On a GPU they are
-            tensors, and the host does not wait for them here.
+            This bucket's part of ⟨s, Δ⟩ if `multiplies`, and the largest magnitudes of
+            the new values, for `is_representable`. On a GPU they are tensors, and the
+            host does not wait for them here.
         """
-        x, product, magnitudes = self._on_device(self.anchor[b]), 0.0, []
-        is_buffer = b in self._sums and step is self._sums[b]
-        if self.server_step.is_plain and is_buffer and step.dtype == x.dtype:
+        x, product, magnitudes = self.anchor[b].to(self.device), 0.0, []
+        is_buffer = step.dtype == x.dtype and step is self._sums.get(b)
+        if self.server_step.is_plain and is_buffer:
             chunks: Any = self._chunks(b) if multiplies else [(slice(None), None)]
             for here, y in chunks:
                 part, magnitude = add_anchor(step[here], x[here], y)
                 product += part
                 magnitudes.append(magnitude)
             self._next[b] = step, None
-        else:
-            if multiplies:
-                delta = torch.empty_like(step, dtype=self.layout.buckets[b].dtype)
-                self.displacement(b, delta)
-                product = torch.dot(step.to(x.dtype), delta.to(x.dtype))
-            magnitudes = self._apply_server_step(b, x, step)
-        return product, magnitudes
+            return product, magnitudes
+        if multiplies:
+            delta = torch.empty_like(step, dtype=self.layout.buckets[b].dtype)
+            self.displacement(b, delta)
+            product = torch.dot(step.to(x.dtype), delta.to(x.dtype))
+        return product, self._apply_server_step(b, x, step, is_buffer=is_buffer)
 
     def is_representable(self, magnitudes: Sequence[Sequence[Any]]) -> bool:
         """Whether the parameters can hold what `advance` made of all buckets."""
@@ -197,19 +169,17 @@ class SharedModel:
         return all(float(m) <= limit for several, limit in pairs for m in several)
 
     def _apply_server_step(
-        self, b: int, x: torch.Tensor, step: torch.Tensor
+        self, b: int, x: torch.Tensor, step: torch.Tensor, *, is_buffer: bool
     ) -> list[Any]:
         """Make the next x and memory by any server step; their largest magnitudes.
 
         The next x takes the place of s where that is a `sum_buffer` of its precision.
         """
-        memory = self._on_device(self.memory[b]) if self.memory else None
+        memory = self.memory[b].to(self.device) if self.memory else None
         next_x, next_memory = self._spare.pop(b, (None, None))
-        anchor = self.anchor[b]  # on the host too
-        is_buffer = step is self._sums.get(b)
-        if is_buffer and step.dtype == anchor.dtype:
-            next_x = step if step.device == anchor.device else next_x
-        next_x = torch.empty_like(anchor) if next_x is None else next_x
+        if is_buffer and step.device == self.anchor[b].device:
+            next_x = step
+        next_x = torch.empty_like(self.anchor[b]) if next_x is None else next_x
         if next_memory is None and self.memory:
             next_memory = torch.empty_like(self.memory[b])
         magnitudes, at = [], 0
@@ -217,9 +187,8 @@ class SharedModel:
             here = slice(at, at + len(part))
             at, s = here.stop, step[here].to(x.dtype)
             if not self.server_step.is_plain:
-                s, new = self.server_step.apply(
-                    s, None if memory is None else memory[..., here]
-                )
+                old = None if memory is None else memory[..., here]
+                s, new = self.server_step.apply(s, old)
                 if next_memory is not None:
                     next_memory[..., here] = new
                     magnitudes.append(0 * largest(new))  # NaN unless all is finite
@@ -233,10 +202,8 @@ class SharedModel:
         """Replace x by what `advance` has made, and set y = x.
 
         After `capture` y becomes x + (y − what was captured): steps made since then
-        stay, on top of the new x. Without such steps it is x to the bit.
-
-        Args:
-            rounds: done before this one; the average depends on it.
+        stay, on top of the new x. Without such steps it is x to the bit. The average
+        depends on the rounds done before.
         """
         p = average_weight(self.server_step, rounds) if self.average else 0.0
         is_ahead = self.is_captured and self.has_moved()
@@ -278,8 +245,6 @@ class SharedModel:
             torch.cat(self.pieces(b), out=copy)
         self.is_captured = True
 
-    # ------------------------------------------------------------------------ x and y
-
     def set_anchor(self) -> None:
         """Set x = y, and the average to it."""
         for b, bucket in enumerate(self.layout.buckets):
@@ -299,33 +264,23 @@ class SharedModel:
             torch._foreach_copy_(self.pieces(b), bucket.split(source[b]))
 
     @contextmanager
-    def restore_parameters(self) -> Iterator[None]:
-        """Allow any change of y inside the block; restore y afterwards."""
+    def borrow_parameters(self, wholes: Sequence[torch.Tensor]) -> Iterator[None]:
+        """Set y to another model inside the block."""
         copies = [y.detach().clone() for y in self.parameters]
+        self.set_parameters(wholes)
         try:
             yield
         finally:
             for y, copy in zip(self.parameters, copies, strict=True):
                 y.detach().copy_(copy)
 
-    def _on_device(self, whole: torch.Tensor) -> torch.Tensor:
-        """A vector on the device of the parameters, copied from the host if needed."""
-        return whole.to(self.device)
-
-
-def _initial_memory(server_step: ServerStep, x: torch.Tensor) -> torch.Tensor:
-    """The server step's memory of a bucket before the first round."""
-    rows = [torch.full_like(x, value) for value in server_step.memory]
-    return rows[0] if len(rows) == 1 else torch.stack(rows)
-
 
 def add_anchor(
     step: torch.Tensor, x: torch.Tensor, y: torch.Tensor | None
 ) -> tuple[Any, Any]:
-    """Replace s by x + s, in one pass of the compiled kernel where possible.
+    """⟨s, y − x⟩, zero without y, and the largest |x + s|, which takes the place of s.
 
-    Returns:
-        ⟨s, y − x⟩, zero without y, and the largest |x + s|.
+    In one pass of the compiled kernel where possible.
     """
     kernel = getattr(library(PASSES), "moved", None)
     on_host = step.device.type == "cpu"

@@ -21,9 +21,9 @@ from hewfl.torch.job import Job
 from hewfl.torch.rendezvous import RankWork
 from hewfl.torch.sync import apply_pending
 
-FORMAT = 7
+FORMAT = 8
 Parts = dict[str, list[torch.Tensor]]
-"""Parts of a vector, in order, by a key."""
+"""Parts of vectors, in order, by name and precision."""
 _log = logging.getLogger("hewfl.torch")
 
 
@@ -33,23 +33,21 @@ def job_state(job: Job, work: RankWork) -> dict[str, Any]:
     The parameters y as well: construction overwrites them, so a model that was loaded
     before would be lost.
     """
+
+    def join(parts: Parts) -> dict[str, torch.Tensor]:
+        return {k: torch.cat(tensors, dim=-1) for k, tensors in parts.items()}
+
     apply_pending(job)
-    variates = job.variates
     algorithm = {k: torch.from_numpy(v.copy()) for k, v in flatten(job.state).items()}
-    local = {
-        "rounds": job.rounds,
-        "algorithm": algorithm,
-        "work": asdict(work),
-        "gradients": 0 if variates is None else variates.steps,
-    }
+    local = {"rounds": job.rounds, "algorithm": algorithm, "work": asdict(work)}
     return {
         "format": FORMAT,
         "job": _identity(job),
         "aggregator": repr(job.algorithm),
         "rounds": job.rounds,
-        "variates_initialised": variates is None or variates.is_initialised,
-        _common_key(job): {k: _join(v) for k, v in _common_parts(job).items()},
-        _rank_key(job): local | {k: _join(v) for k, v in _rank_parts(job).items()},
+        "variates_initialised": job.variates is None or job.variates.is_initialised,
+        _common_key(job): join(_common_parts(job)),
+        _rank_key(job): local | {"vectors": join(_rank_parts(job))},
     }
 
 
@@ -60,32 +58,32 @@ def load_job_state(job: Job, state: Mapping[str, Any]) -> RankWork:
     aggregator, the rank joins: it takes the common model, the server step's memory and
     the average, its control variate starts at the server's, and local steps since the
     last round are discarded. So a job continues with more or fewer ranks, from any
-    rank's state.
-
-    Raises:
-        DataError: the state is damaged, or of another format, model or server step.
+    rank's state. A damaged state, or one of another format, model or server step, is a
+    `DataError` before anything is written.
     """
     _require_identity(job, state)
-    local, common = _own_part(job, state), _common_parts(job)
-    shared = state[_common_key(job)]
-    if local is None and "server" not in shared:  # without control variates
-        common.pop("server", None)
-    sources: list[tuple[dict[str, Parts], Any]] = [(common, shared)]
+    local, common, shared = (
+        _own_part(job, state),
+        _common_parts(job),
+        state[_common_key(job)],
+    )
+    has_server = any(name.startswith("server") for name in shared)
+    if local is None and not has_server:  # without control variates
+        common = {k: v for k, v in common.items() if not k.startswith("server")}
+    sources = [(common, shared)]
     algorithm, work = job.initial_state(), RankWork()
     if local is not None:
-        sources.append((_rank_parts(job), local))
+        sources.append((_rank_parts(job), local["vectors"]))
         arrays = {k: v.cpu().numpy().copy() for k, v in local["algorithm"].items()}
         algorithm, work = unflatten(algorithm, arrays), RankWork(**local["work"])
     _copy_parts(sources)
     job.rounds, job.state = int(state["rounds"]), algorithm
     if local is None:
         job.model.set_parameters()
-    if job.variates is not None and "server" in common:
+    if job.variates is not None and has_server:
         job.variates.is_initialised = bool(state["variates_initialised"])
         if local is None:
             job.variates.reset_to_server()
-        else:
-            job.variates.steps = int(local["gradients"])
     if job.trace is not None:
         job.trace.resume(job.rounds)
     return work
@@ -93,46 +91,36 @@ def load_job_state(job: Job, state: Mapping[str, Any]) -> RankWork:
 
 def _own_part(job: Job, state: Mapping[str, Any]) -> Any:
     """The part of this rank in a state; None where the rank joins."""
-    local = state.get(_rank_key(job))
+    local = state.get(_rank_key(job), {})
     if state["aggregator"] != repr(job.algorithm):
         if job.is_first:
             text = "the state is of %s: what all ranks share is loaded, no local steps"
             _log.warning(text, state["aggregator"])
         return None
-    if local is not None and local.get("rounds") != state["rounds"]:
-        return None  # of an older checkpoint, in which this rank took part
-    return local
+    # A part of other rounds is of an older checkpoint, in which this rank took part.
+    return local if local.get("rounds") == state["rounds"] else None
 
 
-def _copy_parts(sources: list[tuple[dict[str, Parts], Any]]) -> None:
-    """Copy vectors of a state into parts of vectors, all or none.
-
-    Raises:
-        DataError: shapes differ.
-    """
-    pairs = [
-        (parts, source.get(name, {}), name)
-        for targets, source in sources
-        for name, parts in targets.items()
-    ]
-    for parts, loaded, name in pairs:  # before anything is written
-        shapes = {k: tensor.shape for k, tensor in loaded.items()}
-        if shapes != {k: _joined_shape(tensors) for k, tensors in parts.items()}:
-            text = f"the state is damaged: tensors of its {name} have other shapes"
-            raise DataError(text)
-    for parts, loaded, _ in pairs:
-        for k, tensors in parts.items():
-            wholes = loaded[k].split([part.shape[-1] for part in tensors], dim=-1)
+def _copy_parts(sources: list[tuple[Parts, Any]]) -> None:
+    """Copy vectors of a state into parts of vectors, all or none."""
+    for parts, loaded in sources:  # before anything is written
+        for name, tensors in parts.items():
+            size = sum(tensor.shape[-1] for tensor in tensors)
+            is_there = name in loaded
+            if not is_there or loaded[name].shape != (*tensors[0].shape[:-1], size):
+                text = (
+                    f"the state is damaged: its {name} is missing or of another shape"
+                )
+                raise DataError(text)
+    for parts, loaded in sources:
+        for name, tensors in parts.items():
+            wholes = loaded[name].split([part.shape[-1] for part in tensors], dim=-1)
             for part, whole in zip(tensors, wholes, strict=True):
                 part.copy_(whole)
 
 
 def _require_identity(job: Job, state: Mapping[str, Any]) -> None:
-    """Require a state of this format, model and server step.
-
-    Raises:
-        DataError: it is another.
-    """
+    """Require a state of this format, model and server step."""
     if state.get("format") != FORMAT:
         text = f"the state has format {state.get('format')}; this reads {FORMAT}"
         raise DataError(text)
@@ -146,57 +134,42 @@ def _require_identity(job: Job, state: Mapping[str, Any]) -> None:
         raise DataError(text)
 
 
-def _common_parts(job: Job) -> dict[str, Parts]:
+def _common_parts(job: Job) -> Parts:
     """Vectors that are the same on all ranks."""
     model, variates = job.model, job.variates
-    lists = {"anchor": model.anchor, "memory": model.memory, "average": model.average}
-    lists["server"] = [] if variates is None else variates.server
-    return _by_precision(lists)
+    server = [] if variates is None else variates.server
+    return _by_precision(
+        anchor=model.anchor, memory=model.memory, average=model.average, server=server
+    )
 
 
-def _rank_parts(job: Job) -> dict[str, Parts]:
+def _rank_parts(job: Job) -> Parts:
     """Vectors that belong to this rank."""
-    compressed, variates, model = job.exchange.compressed, job.variates, job.model
-    buckets = range(len(model.layout.buckets))
-    lists = {"parameters": [part for b in buckets for part in model.pieces(b)]}
-    lists["residual"] = [] if compressed is None else compressed.residuals
-    if variates is not None:
-        lists |= {"variate": variates.client, "totals": variates.totals}
-    return _by_precision(lists)
+    variates, buckets = job.variates, range(len(job.model.layout.buckets))
+    return _by_precision(
+        parameters=[part for b in buckets for part in job.model.pieces(b)],
+        variate=[] if variates is None else variates.client,
+    )
 
 
-def _by_precision(lists: Mapping[str, list[torch.Tensor]]) -> dict[str, Parts]:
-    """Parts of vectors by precision; empty lists are left out."""
-    named: dict[str, Parts] = {}
+def _by_precision(**lists: list[torch.Tensor]) -> Parts:
+    """Parts of vectors by name and precision; empty lists are left out."""
+    parts: Parts = {}
     for name, tensors in lists.items():
         for tensor in tensors:
-            by_name = named.setdefault(name, {})
-            by_name.setdefault(str(tensor.dtype).removeprefix("torch."), []).append(
-                tensor
-            )
-    return named
-
-
-def _join(parts: Parts) -> dict[str, torch.Tensor]:
-    """Whole vectors, as copies."""
-    return {k: torch.cat(tensors, dim=-1) for k, tensors in parts.items()}
-
-
-def _joined_shape(tensors: list[torch.Tensor]) -> tuple[int, ...]:
-    size = sum(tensor.shape[-1] for tensor in tensors)
-    return (*tensors[0].shape[:-1], size)
-
-
-def _rank_key(job: Job) -> str:
-    return f"rank {job.comm.rank} of {job.comm.ranks}{job.shards.name}"
+            key = f"{name} {str(tensor.dtype).removeprefix('torch.')}"
+            parts.setdefault(key, []).append(tensor)
+    return parts
 
 
 def _common_key(job: Job) -> str:
     return f"common{job.shards.name}"
 
 
+def _rank_key(job: Job) -> str:
+    return f"rank {job.comm.rank} of {job.comm.ranks}{job.shards.name}"
+
+
 def _identity(job: Job) -> dict[str, Any]:
-    return {
-        "model": job.model.layout.form,
-        "server_step": repr(job.options.server_step),
-    }
+    form, server_step = job.model.layout.form, job.options.server_step
+    return {"model": form, "server_step": repr(server_step)}

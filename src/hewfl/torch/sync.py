@@ -4,9 +4,7 @@
 2. The algorithm decides the same on every rank. It sees sketches of the displacements,
    or all entries (`exchange.py`). Where it asks for entries and was given sketches, all
    ranks see that alike; it is given entries at once and from then on.
-3. Every rank has the same step, checks that the new model is finite, and only then
-   moves.
-4. The round is reported and traced.
+3. Every rank has the same step, checks that the new model is finite, then moves.
 """
 
 import logging
@@ -19,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hewfl.core.algorithm import Modelled, RoundModel
+from hewfl.core.algorithm import Modelled
 from hewfl.core.array_types import Float64, Int64
 from hewfl.core.displacements import LinearCombination
 from hewfl.core.round import Cohort, Decision, LocalPlan, Round
@@ -31,48 +29,49 @@ from hewfl.displacements.sketched_displacements import (
     check_sketched_weights,
 )
 from hewfl.server.state import checked_decision
-from hewfl.torch.collectives import RankError, name_ranks, ring_bytes
+from hewfl.torch.collectives import RankError, name_ranks
 from hewfl.torch.exchange import split_unmoved
-from hewfl.torch.job import Job
+from hewfl.torch.job import OVERLAP_RULE, Job
 from hewfl.torch.rendezvous import Purpose, RankRecords, RankWork
 from hewfl.torch.shared_model import is_finite
 from hewfl.torch.sync_options import SyncReport
 
 ZERO_WEIGHT_ROUNDS = 8
 """Consecutive rounds with weight zero after which a rank is named."""
+_UNCOUNTED = (
+    "parameters moved on {} without `optimizer.step()` being seen, so that nothing "
+    "would be averaged: is the loop inside `with HewLocalSGD(...)`, and are all steps "
+    "those of its optimisers?"
+)
+_NONE_FINITE = (
+    "no rank's model was finite in round {}; the common model is as it was: return to "
+    "it (`discard_local_steps`) or load a checkpoint, and lower the learning rate"
+)
 _log = logging.getLogger("hewfl.torch")
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class RoundOutcome:
-    """The result of a round.
+    """The result of a round."""
 
-    Attributes:
-        cohort: participating ranks, and their work.
-        decision: of the algorithm.
-        state: of the algorithm afterwards; as before where the decision is rejected.
-        unmoved: ranks that did steps and stayed where they were.
-    """
-
-    cohort: Cohort
+    cohort: Cohort  # participating ranks, and their work
     decision: Decision
-    state: Any
-    unmoved: Int64[Ints, " u"]
+    state: Any  # of the algorithm; as before where the decision is rejected
+    unmoved: Int64[Ints, " u"]  # ranks that did steps and stayed where they were
 
 
 def sync(job: Job, work: RankWork) -> SyncReport | None:
-    """Aggregate what all ranks did since the last round.
-
-    Returns:
-        The report; None if no rank had done a step.
+    """Aggregate what all ranks did since the last round; None if no rank did a step.
 
     Raises:
         RankError: ranks are missing or disagree, no displacement is finite, the new
             model would not be, or parameters moved though no step was counted; the
             model is then as it was.
     """
-    uncounted = work.steps == 0 and _has_moved(job)
+    # A lost rank restarts from the new model: its movement is no step.
+    is_lost = job.pending is not None and not job.model.is_captured
+    uncounted = work.steps == 0 and not is_lost and job.model.has_moved()
     counts = job.shards.sum(np.array([uncounted, work.tokens], dtype=np.float64))
     work = replace(work, uncounted=bool(counts[0]), tokens=int(counts[1]))
     apply_pending(job)
@@ -83,7 +82,9 @@ def sync(job: Job, work: RankWork) -> SyncReport | None:
         wait_seconds = time.perf_counter() - start
         sketch_check = _check_last(job, records)
         job.is_over = bool(records.rows["leaving"].all())
-        _require_counted(records)
+        strays = np.flatnonzero(records.rows["uncounted"]).tolist()
+        if strays:
+            raise RankError(_UNCOUNTED.format(name_ranks(strays)))
         outcome = None
         if records.purpose is Purpose.FIRST_STEP:  # this rank has left its loop
             _initialise_variates(job, records)
@@ -108,36 +109,8 @@ def sync(job: Job, work: RankWork) -> SyncReport | None:
     return report
 
 
-def _has_moved(job: Job) -> bool:
-    """Whether parameters moved since the last round, or since a pending sum started."""
-    if job.pending is not None and not job.model.is_captured:
-        return False  # a lost rank: it restarts from the new model
-    return job.model.has_moved()
-
-
-def _require_counted(records: RankRecords) -> None:
-    """Require that no rank's parameters moved without a step.
-
-    Raises:
-        RankError: they did; the same error on every rank.
-    """
-    strays = np.flatnonzero(records.rows["uncounted"]).tolist()
-    if strays:
-        text = (
-            f"parameters moved on {name_ranks(strays)} without `optimizer.step()` "
-            "being seen, so that nothing would be averaged: is the loop inside "
-            "`with HewLocalSGD(...)`, and are all steps those of its optimisers?"
-        )
-        raise RankError(text)
-
-
 def start_variates(job: Job) -> None:
-    """Set c_i to the present gradients, c to their mean (erratum E-29).
-
-    Raises:
-        RankError: on every rank, if none has finite gradients or one has not come to
-            its first step.
-    """
+    """Set c_i to the present gradients, c to their mean (erratum E-29)."""
     assert job.variates is not None
     work = RankWork(finite=job.variates.take_gradients())
     with job.rendezvous.gather(Purpose.FIRST_STEP, work, job.rounds) as records:
@@ -158,89 +131,55 @@ def _initialise_variates(job: Job, records: RankRecords) -> None:
         job.trace.charge(len(participants) * job.model.layout.parameters)
 
 
-# ----------------------------------------------------------- decision, sum, new model
-
-
 def _aggregate(job: Job, records: RankRecords) -> RoundOutcome:
     """Decide and move, with as much access to displacements as necessary."""
+    if not job.by_entries:
+        try:
+            return _aggregate_sum(job, records)
+        except NeedsEntriesError:
+            if job.options.overlap:
+                raise invalid("overlap", OVERLAP_RULE, True) from None
+            job.by_entries = True
+    return _aggregate_entries(job, records)
+
+
+def _root_gradient(job: Job) -> list[torch.Tensor]:
+    """The gradient of the loss on trusted samples at x, bucket by bucket."""
+    if job.root is None:
+        rule = "set on rank 0 (`HewLocalSGD.set_root`)"
+        raise invalid("root", f"{rule} for {job.algorithm.name}", "none")
+    model = job.model
+    with model.borrow_parameters(model.anchor), torch.enable_grad():
+        loss = job.root()
+        if not isinstance(loss, torch.Tensor) or not loss.requires_grad:
+            raise invalid("root", "a loss with gradients", loss)
+        grads = torch.autograd.grad(loss, model.parameters, allow_unused=True)
+    wholes = [torch.zeros_like(y) for y in model.parameters]  # in their memory format
+    for whole, g in zip(wholes, grads, strict=True):
+        if g is not None:
+            whole.copy_(g)
+    return [torch.cat(bucket.views(wholes)) for bucket in model.layout.buckets]
+
+
+def _share_root(job: Job) -> Any:
+    """Rank 0's root gradient on this rank's entries; a collective call if needed."""
+    if not job.needs_root:
+        return None
     gradient, error = None, None
-    if job.needs_root and job.comm.rank == 0:
+    if job.comm.rank == 0:
         try:
             gradient = _root_gradient(job)
         except Exception as reason:  # a function of the user; other ranks wait
             error, wholes = reason, job.model.anchor
             gradient = [torch.full_like(whole, torch.nan) for whole in wholes]
-    try:
-        return _aggregate_with(job, records, gradient)
-    except RankError:
-        if error is not None:
-            raise error from None
-        raise
-
-
-def _root_gradient(job: Job) -> list[torch.Tensor]:
-    """The gradient of the loss on trusted samples at x, bucket by bucket.
-
-    Raises:
-        InvalidInputError: no loss was set, or it has no gradient.
-    """
-    if job.root is None:
-        rule = "set on rank 0 (`HewLocalSGD.set_root`)"
-        raise invalid("root", f"{rule} for {job.algorithm.name}", "none")
-    model = job.model
-    with model.restore_parameters(), torch.enable_grad():
-        model.set_parameters()
-        loss = job.root()
-        if not isinstance(loss, torch.Tensor) or not loss.requires_grad:
-            raise invalid("root", "a loss with gradients", loss)
-        grads = torch.autograd.grad(loss, model.parameters, allow_unused=True)
-    whole = [
-        torch.zeros_like(y) if g is None else g.contiguous()
-        for y, g in zip(model.parameters, grads, strict=True)
-    ]
-    return [torch.cat(bucket.views(whole)) for bucket in model.layout.buckets]
-
-
-def _share_root(job: Job, gradient: list[torch.Tensor] | None) -> Any:
-    """Rank 0's gradient in the form of the displacements; None where none is needed.
-
-    Raises:
-        RankError: on every rank, if it is not finite or rank 0 could not compute it.
-    """
-    if not job.needs_root:
-        return None
-    if job.by_entries:
-        root: Any = job.exchange.shard_root(gradient)
-        bad = job.comm.sum(np.array([float(not is_finite(root.data))]))
-        finite = bad[0] == 0
-    else:
-        root = job.exchange.sketch_root(gradient, job.rounds)
-        finite = bool(np.isfinite(root.data).all())
-    if not finite:
-        raise RankError("the root gradient of rank 0 is not finite, or it has none")
+    root = job.exchange.shard_root(gradient)
+    if job.comm.sum(np.array([float(not is_finite(root.data))]))[0]:
+        text = "the root gradient of rank 0 is not finite, or it has none"
+        raise error or RankError(text)
     return root
 
 
-def _aggregate_with(
-    job: Job, records: RankRecords, gradient: list[torch.Tensor] | None
-) -> RoundOutcome:
-    """Decide and move; `gradient` is the root gradient on rank 0, where needed."""
-    while True:
-        try:
-            root = _share_root(job, gradient)
-            if job.by_entries:
-                return _aggregate_entries(job, records, root)
-            return _aggregate_sum(job, records, root)
-        except NeedsEntriesError:
-            if job.options.overlap:
-                text = "False for aggregators that need entries of displacements"
-                raise invalid("overlap", text, job.options.overlap) from None
-            if job.by_entries and job.reads_anchor:
-                raise
-            job.reads_anchor, job.by_entries = job.reads_anchor or job.by_entries, True
-
-
-def _aggregate_sum(job: Job, records: RankRecords, root: Any) -> RoundOutcome:
+def _aggregate_sum(job: Job, records: RankRecords) -> RoundOutcome:
     """Decide from sketches; then one sum."""
     exchange, rows = job.exchange, job.exchange.decode_sketches(records.sketches)
     finite = np.asarray(np.isfinite(rows).all(axis=1))
@@ -249,7 +188,7 @@ def _aggregate_sum(job: Job, records: RankRecords, root: Any) -> RoundOutcome:
     )
     rows = rows if len(participants) == len(rows) else rows[participants]
     sketches = SketchedDisplacements(len(participants), job.shards.total, rows)
-    round_ = _make_round(job, NoAnchor(), sketches, participants, records, root)
+    round_ = _make_round(job, (NoAnchor(), sketches), participants, records)
     decision, state = checked_decision(job.algorithm, round_, job.state)
     if decision.step is not None:
         raise NeedsEntriesError
@@ -264,31 +203,24 @@ def _aggregate_sum(job: Job, records: RankRecords, root: Any) -> RoundOutcome:
             job.model.capture()
         job.pending = decision, job.rounds
         return outcome
-    unchecked: tuple[Any, Any, RoundModel, Any] | None = None
-    algorithm = job.algorithm
-    if decision.value is not None and isinstance(algorithm, Modelled):
-        model = algorithm.model(round_, job.state)
-        if model is not None and isinstance(model.reference, LinearCombination | None):
-            unchecked = participants, decision.weights, model, rows
-    multiplies = unchecked is not None
-    steps = exchange.receive_sum()
-    job.product = _advance(job, steps, decision, multiplies=multiplies)
-    _commit(job, job.rounds)
-    job.unchecked = unchecked
+    model = None
+    if decision.value is not None and isinstance(job.algorithm, Modelled):
+        model = job.algorithm.model(round_, job.state)
+    checks = model is not None and isinstance(model.reference, LinearCombination | None)
+    job.product = _advance(job, exchange.receive_sum(), decision, multiplies=checks)
+    job.model.commit(job.rounds)
+    job.unchecked = (participants, decision.weights, model, rows) if checks else None
     return outcome
 
 
-def _aggregate_entries(job: Job, records: RankRecords, root: Any) -> RoundOutcome:
+def _aggregate_entries(job: Job, records: RankRecords) -> RoundOutcome:
     """Exchange shards, so that the algorithm sees all entries."""
-    exchange, variates = job.exchange, job.variates
+    exchange, variates, root = job.exchange, job.variates, _share_root(job)
     total_steps = records.rows["total_step"]
-    participants, unmoved, shards = exchange.exchange_shards(
-        records.active, total_steps
-    )
-    anchor: Any = NoAnchor()
-    if job.reads_anchor:
-        anchor = np.asarray(exchange.own_part(job.model.anchor))
-    round_ = _make_round(job, anchor, shards, participants, records, root)
+    exchanged = exchange.exchange_shards(records.active, total_steps)
+    participants, unmoved, shards = exchanged
+    anchor = np.asarray(exchange.own_part(job.model.anchor))
+    round_ = _make_round(job, (anchor, shards), participants, records, root)
     assert shards is not None, "there is a participant"
     decision, state = checked_decision(job.algorithm, round_, job.state)
     if _is_rejected(job, decision):
@@ -302,8 +234,8 @@ def _aggregate_entries(job: Job, records: RankRecords, root: Any) -> RoundOutcom
         client, server = variates.next_values(total_step)
         if not all(map(is_finite, server)):
             raise _range_error(job, decision)
-        variates.commit(client, server)
-    _commit(job, job.rounds)
+        variates.client, variates.server = client, server
+    job.model.commit(job.rounds)
     return RoundOutcome(round_.cohort, decision, state, unmoved)
 
 
@@ -315,8 +247,7 @@ def _is_rejected(job: Job, decision: Decision) -> bool:
     """
     if not (decision.measured or decision.rejected):
         return False
-    votes = job.shards.sum(job.comm.sum(np.array([float(decision.rejected)])))
-    return bool(votes[0] > 0)
+    return bool(job.exchange.sum(np.array([float(decision.rejected)]))[0] > 0)
 
 
 def _reject(
@@ -334,53 +265,33 @@ def _reject(
 
 def _make_round(
     job: Job,
-    anchor: Any,
-    displacements: Any,
+    seen: tuple[Any, Any],
     participants: Int64[Ints, " s"],
     records: RankRecords,
-    root: Any,
+    root: Any = None,
 ) -> Round:
-    """The round that the algorithm sees.
-
-    Raises:
-        RankError: there is no participant.
-        InvalidInputError: the algorithm needs sizes, and a rank did not count tokens.
-    """
+    """The round of anchor and displacements; at least one rank must take part."""
     if len(participants) == 0:
-        text = (
-            f"no rank's model was finite in round {job.rounds + 1}; the common model "
-            "is as it was: return to it (`discard_local_steps`) or load a checkpoint, "
-            "and lower the learning rate"
-        )
-        raise RankError(text)
-    H, tokens = (
-        records.rows["steps"][participants],
-        records.rows["tokens"][participants],
-    )
+        raise RankError(_NONE_FINITE.format(job.rounds + 1))
+    rows = records.rows[participants]
+    H, tokens = rows["steps"], rows["tokens"]
     is_counted = tokens.min() > 0
     if "sizes" in job.algorithm.demands.needs and not is_counted:
         rule = f"counted on every rank (`add_tokens`): {job.algorithm.name} needs sizes"
         raise invalid("tokens", rule, tokens.tolist())
     sizes = tokens if is_counted else np.ones_like(tokens)
     cohort = Cohort(participants, H, np.ones_like(H), sizes, job.comm.ranks, job.rounds)
-    plan = LocalPlan(records.rows["total_step"][participants] / H)
-    return Round(anchor, displacements, cohort, plan, root=root)
+    plan = LocalPlan(rows["total_step"] / H)
+    return Round(*seen, cohort, plan, root=root)
 
 
 def _advance(
-    job: Job,
-    steps: Iterable[torch.Tensor],
-    decision: Decision,
-    *,
-    multiplies: bool = False,
+    job: Job, steps: Iterable[Any], decision: Decision, *, multiplies: bool = False
 ) -> float:
     """Make the next model from the step, each bucket while others are on their way.
 
-    Returns:
-        ⟨s, Δ⟩ of this rank if `multiplies`.
-
-    Raises:
-        RankError: it would not be finite; nothing has changed.
+    Returns ⟨s, Δ⟩ of this rank if `multiplies`. Where the model would not be finite,
+    nothing has changed.
     """
     product, magnitudes = 0.0, []  # type: tuple[Any, list[list[Any]]]
     for b, step in enumerate(steps):
@@ -393,36 +304,22 @@ def _advance(
     return float(totals[1])
 
 
-def _commit(job: Job, rounds: int) -> None:
-    """Replace the model by the next one, all of which is finite."""
-    if job.exchange.compressed is not None:
-        job.exchange.compressed.commit()
-    job.model.commit(rounds)
-
-
 def _range_error(job: Job, decision: Decision) -> RankError:
     """The error where the model would leave the range of its precision."""
-    text = (
-        f"the model after round {job.rounds + 1}, or a control variate, would not be "
-        f"finite, though displacements are (server step size "
-        f"{job.options.server_step.step:g}, weights {decision.weights.tolist()}); "
-        "nothing was changed"
-    )
-    return RankError(text)
+    step, weights = job.options.server_step.step, decision.weights.tolist()
+    text = f"the model after round {job.rounds + 1}, or a control variate, would not be"
+    text += f" finite, though displacements are (server step size {step:g}, weights "
+    return RankError(f"{text}{weights}); nothing was changed")
 
 
 def apply_pending(job: Job) -> None:
-    """Wait for a pending sum, and apply it; all ranks must.
-
-    Raises:
-        RankError: ranks are missing, or the model would not be finite.
-    """
+    """Wait for a pending sum, and apply it; all ranks must."""
     if job.pending is None:
         return
     (decision, rounds), job.pending = job.pending, None
     with job.rendezvous.watch(f"after round {rounds}"):
         _advance(job, job.exchange.receive_sum(), decision)
-    _commit(job, rounds)
+    job.model.commit(rounds)
 
 
 @final
@@ -431,30 +328,27 @@ class NoAnchor(np.lib.mixins.NDArrayOperatorsMixin):
 
     shape = (0,)
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+    def __array__(self, *_: Any, **__: Any) -> Any:
         """Ask for entries: the algorithm then decides again with them."""
         raise NeedsEntriesError
 
-    def __array_ufunc__(self, *_: Any, **__: Any) -> Any:
-        """Ask for entries, as `__array__`."""
-        raise NeedsEntriesError
-
-
-# -------------------------------------------------------------------------- the report
+    __array_ufunc__ = __array__
 
 
 def _check_last(job: Job, records: RankRecords) -> SketchCheck | None:
     """The weights of the last round, checked on the data."""
-    unchecked, job.unchecked = job.unchecked, None
-    if unchecked is None:
+    if job.unchecked is None:
         return None
-    participants, weights, model, rows = unchecked
+    (participants, weights, model, rows), job.unchecked = job.unchecked, None
     products = records.rows["product"][participants]
     return check_sketched_weights(job.rounds, model, weights, rows, products)
 
 
 def _note_zero_weights(job: Job, outcome: RoundOutcome) -> Decision:
-    """The decision, with the names of ranks without weight in its status."""
+    """The decision, with the names of ranks without weight in its status.
+
+    The count of a rank without a finite displacement stays: the report names it anyway.
+    """
     decision, unmoved = outcome.decision, outcome.unmoved
     ranks = np.concatenate([outcome.cohort.clients, unmoved])
     weights = np.concatenate([decision.weights, np.zeros(len(unmoved))])
@@ -468,24 +362,13 @@ def _note_zero_weights(job: Job, outcome: RoundOutcome) -> Decision:
 
 
 def name_zero_weights(
-    counts: NDArray[np.int64],
-    weights: Float64[Array, " s"],
-    participants: Int64[Ints, " s"],
+    counts: NDArray[np.int64], weights: Float64[Array, " s"], ranks: Int64[Ints, " s"]
 ) -> str:
-    """Count rounds with weight zero; name ranks that have had 8 in a row.
-
-    The count of a rank without a finite displacement stays: the report names it anyway.
-
-    Args:
-        counts: consecutive rounds with weight zero, of all ranks; updated.
-        weights: of the participants.
-        participants: ranks with a finite displacement, zero or not.
-    """
-    counts[participants] = np.where(weights == 0, counts[participants] + 1, 0)
-    named = participants[counts[participants] == ZERO_WEIGHT_ROUNDS].tolist()
-    if not named:
-        return ""
-    return f"weight zero for {ZERO_WEIGHT_ROUNDS} rounds in a row: {name_ranks(named)}"
+    """Count rounds with weight zero, in place; name ranks that have had 8 in a row."""
+    counts[ranks] = np.where(weights == 0, counts[ranks] + 1, 0)
+    named = ranks[counts[ranks] == ZERO_WEIGHT_ROUNDS].tolist()
+    text = f"weight zero for {ZERO_WEIGHT_ROUNDS} rounds in a row: {name_ranks(named)}"
+    return text if named else ""
 
 
 def _describe(job: Job, records: RankRecords, outcome: RoundOutcome) -> dict[str, Any]:
@@ -498,7 +381,6 @@ def _describe(job: Job, records: RankRecords, outcome: RoundOutcome) -> dict[str
         _log.warning(text, job.rounds, name_ranks(lost))
     weights = np.zeros(len(ranks))
     weights[participants] = outcome.decision.weights
-    sizes = [bucket.nbytes for bucket in job.model.layout.buckets]
     return {
         "round": job.rounds,
         "weights": tuple(weights.tolist()),
@@ -509,7 +391,6 @@ def _describe(job: Job, records: RankRecords, outcome: RoundOutcome) -> dict[str
         "finished": tuple(np.flatnonzero(records.rows["leaving"]).tolist()),
         "status": outcome.decision.status,
         "gap": float(outcome.decision.gap),
-        "ring_bytes": sum(ring_bytes(size, len(ranks)) for size in sizes),
         "measured": dict(outcome.decision.measured),
         "accepted": not outcome.decision.rejected,
     }

@@ -35,10 +35,8 @@ class SyncReport:
         status: of the weight problem, one sentence.
         gap: certificate of the weights.
         sketch_check: of the round before, where weights came from sketches: their exact
-            value and error on the data, from n numbers that the next rendezvous
-            carries.
+            value and error on the data.
         bytes_sent: by this rank.
-        ring_bytes: of a ring all-reduce of the model.
         seconds: from arrival to the new model.
         wait_seconds: of these, until the last rank arrived.
         measured: numbers that the aggregator measured, such as `kappa`, by name.
@@ -57,7 +55,6 @@ class SyncReport:
     gap: float
     sketch_check: SketchCheck | None
     bytes_sent: int
-    ring_bytes: int
     seconds: float
     wait_seconds: float
     measured: Mapping[str, float] = field(default_factory=dict)
@@ -72,14 +69,13 @@ class SyncOptions:
     Attributes:
         server_step: applied to the aggregated step; DiLoCo uses
             `ServerStep(0.7, 0.9, nesterov=True)`.
-        gram: "sketch" computes inner products from sketches of the displacements, at
-            the cost of an all-reduce; they are exact for models of up to 16,384
-            parameters. "full" exchanges all entries. Aggregators that need entries and
-            control variates exchange them in either case.
+        gram: "sketch" computes inner products from sketches of the displacements, exact
+            for models of up to 16,384 parameters. "full" exchanges all entries, as
+            aggregators that need them and control variates do in either case.
         overlap: send a round's sum while local steps continue. It is applied at the
             next round, and the steps made since then stay.
-        compression: "bfloat16" sends sums of float32 models in half the bytes; what is
-            rounded off is added to the next sum. None sends sums as they are.
+        compression: "bfloat16" sends sums of float32 models in half the bytes, rounded
+            to 8 bits. None sends sums as they are.
         bucket_bytes: exchanged at once, at most.
         anchor_on_host: keep the common model, and the server step's memory, in main
             memory while parameters are on a GPU.

@@ -6,18 +6,19 @@ import pytest
 from numpy.typing import NDArray
 
 from hewfl import InvalidInputError
-from hewfl.theory.appendix.bellman import (
-    bellman_kernel,
-    bellman_operator,
-    box_selection,
-    epsilon_selection,
-)
 from hewfl.theory.appendix.generators import (
     ExponentialGenerator,
     Generator,
     QuadraticGenerator,
 )
-from hewfl.theory.appendix.master import Terms, master_trajectory
+from hewfl.theory.appendix.master import (
+    Terms,
+    bellman_kernel,
+    bellman_operator,
+    box_selection,
+    epsilon_selection,
+    master_trajectory,
+)
 from hewfl.theory.statement import all_hold
 
 Array = NDArray[np.floating[Any]]

@@ -10,11 +10,10 @@ from hewfl import InvalidInputError
 from hewfl.theory.appendix import ExponentialGenerator
 from hewfl.theory.appendix.closure import (
     Envelope,
-    GivenYoung,
-    PowerYoung,
     Product,
     YoungPair,
     closed_kernel,
+    power_pair,
     raw_kernel,
     scalar_shadow,
     young_hypothesis,
@@ -23,17 +22,17 @@ from hewfl.theory.appendix.closure import (
 Array = NDArray[np.floating[Any]]
 
 mp.mp.dps = 50
-ENTROPY = GivenYoung(  # φ = β log β − β + 1 on β ≥ 0; its conjugate is e^α − 1
+ENTROPY = YoungPair(  # φ = β log β − β + 1 on β ≥ 0; its conjugate is e^α − 1
     lambda beta: (
         np.where(beta > 0, beta * np.log(np.where(beta > 0, beta, 1.0)), 0.0) - beta + 1
     ),
     np.expm1,
 )
 PAIRS: list[YoungPair] = [
-    PowerYoung(),
-    PowerYoung(2.0, 0.3),
-    PowerYoung(1.25, 2.0),
-    PowerYoung(4.0, 0.7),
+    power_pair(),
+    power_pair(2.0, 0.3),
+    power_pair(1.25, 2.0),
+    power_pair(4.0, 0.7),
     ENTROPY,
 ]
 PAIR_IDS = ["square", "weak-square", "power-1.25", "power-4", "entropy"]
@@ -44,14 +43,14 @@ def test_power_pairs_in_high_precision(rng: np.random.Generator) -> None:
         q, c = float(1 + 10 ** rng.uniform(-1, 1)), float(10 ** rng.uniform(-3, 3))
         x = float(10 ** rng.uniform(-3, 3))
         Q, C, X = map(mp.mpf, (q, c, x))
-        pair, dual = PowerYoung(q, c), Q / (Q - 1)
+        pair, dual = power_pair(q, c), Q / (Q - 1)
         for got, want in (
             (pair.primal(x), C * X**Q / Q),
             (pair.conjugate(x), C * (X / C) ** dual / dual),
         ):
             assert abs(mp.mpf(float(got)) - want) <= 1e-12 * want
-    assert PowerYoung().primal(3.0) == 4.5
-    assert PowerYoung(2.0, 4.0).conjugate(3.0) == 9 / 8
+    assert power_pair().primal(3.0) == 4.5
+    assert power_pair(2.0, 4.0).conjugate(3.0) == 9 / 8
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=PAIR_IDS)
@@ -65,9 +64,9 @@ def test_pairs_obey_young_and_are_conjugate(pair: YoungPair) -> None:
 
 
 def test_a_wrong_conjugate_is_found() -> None:
-    wrong = GivenYoung(np.square, np.square)  # the conjugate of β² is α²/4
+    wrong = YoungPair(np.square, np.square)  # the conjugate of β² is α²/4
     assert young_hypothesis(wrong, 1.0, 0.5).holds
-    too_small = GivenYoung(np.square, lambda a: a**2 / 8)
+    too_small = YoungPair(np.square, lambda a: a**2 / 8)
     assert not young_hypothesis(too_small, 1.0, 0.5).holds
 
 
@@ -108,7 +107,7 @@ def test_the_kernel_is_what_the_theorem_says(
 def test_the_split_is_tight_at_the_balanced_weight() -> None:
     a, b = 0.7, 2.5
     for q in (1.5, 2.0, 3.0):
-        pair = PowerYoung(q, a / b ** (q - 1))
+        pair = power_pair(q, a / b ** (q - 1))
         only = [
             Envelope(
                 lambda y, _: 0 * y[..., 0],
@@ -121,15 +120,15 @@ def test_the_split_is_tight_at_the_balanced_weight() -> None:
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: PowerYoung(1.0), "`exponent` must be above 1; got 1.0"),
-        (lambda: PowerYoung(2.0, 0.0), "`weight` must be positive; got 0.0"),
-        (lambda: PowerYoung().primal(-1.0), "`level` must be nonnegative"),
+        (lambda: power_pair(1.0), "`exponent` must be above 1; got 1.0"),
+        (lambda: power_pair(2.0, 0.0), "`weight` must be positive; got 0.0"),
+        (lambda: power_pair().primal(-1.0), "`level` must be nonnegative"),
         (
-            lambda: closed_kernel(envelopes(PowerYoung()), [1.0], 0.5),
+            lambda: closed_kernel(envelopes(power_pair()), [1.0], 0.5),
             "`state` must be of shape .*one entry per envelope",
         ),
         (
-            lambda: closed_kernel(envelopes(PowerYoung()), [1.0, -1.0], 0.5),
+            lambda: closed_kernel(envelopes(power_pair()), [1.0, -1.0], 0.5),
             "`state` must be nonnegative; got -1.0",
         ),
         (

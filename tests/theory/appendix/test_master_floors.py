@@ -20,6 +20,7 @@ from hewfl.theory.appendix.master import (
     floor_hypothesis,
     noisy_contraction,
     noisy_floor,
+    noisy_rate,
 )
 
 
@@ -113,26 +114,35 @@ def test_zero_is_a_floor_of_no_use() -> None:
 
 
 @pytest.mark.parametrize(
+    ("generator", "terms"),
+    [
+        (QuadraticGenerator(1.0), (1.0, 1.0, 0.0)),
+        (QuadraticGenerator(1.0), (0.0, 0.0, 1.0)),
+        (ExponentialGenerator(1.0), (0.1, 0.2, 0.0)),
+        (ConvexGenerator(lambda s: s, 1.0), (0.1, 0.2, 1e250)),
+    ],
+)
+def test_no_floor_is_a_value_for_one_as_for_many(
+    generator: Generator, terms: tuple[float, float, float]
+) -> None:
+    """b ≥ 1, no time, or a flow that takes too little off."""
+    one, good = Terms(*terms), (0.5, 0.01, 0.1)
+    many = Terms(*map(list, zip(terms, good, strict=True)))
+    alone = float(noisy_floor(generator, Terms(*good)))
+    assert noisy_floor(generator, one) == np.inf
+    floors = noisy_floor(generator, many).tolist()
+    assert floors == [np.inf, pytest.approx(alone, rel=1e-12)]
+    rate = noisy_rate(generator, 2.0, many, 5)
+    assert rate.value[0] == rate.floor[0] == np.inf
+    assert rate.holds.tolist() == [False, True]
+    assert rate.vacuous[0]
+    assert np.isfinite(rate.value[1])
+    assert not noisy_rate(generator, 2.0, one, 5).holds
+
+
+@pytest.mark.parametrize(
     ("make", "text"),
     [
-        (
-            lambda: noisy_floor(QuadraticGenerator(1.0), Terms(1.0, 1.0)),
-            "`growth` must be below 1; got 1.0",
-        ),
-        (
-            lambda: noisy_floor(QuadraticGenerator(1.0), Terms(0.0, 0.0, 1.0)),
-            "`time` must be positive where there is noise",
-        ),
-        (
-            lambda: noisy_floor(ExponentialGenerator(1.0), Terms(0.1, 0.2)),
-            "`growth` must be below 1 − e",
-        ),
-        (
-            lambda: noisy_floor(
-                ConvexGenerator(lambda s: s, 1.0), Terms(0.1, 0.2, 1e250)
-            ),
-            "`growth` must be below 1 − R_a",
-        ),
         (lambda: evolution([0.5, 0.5], 3), "`s, t` must be whole numbers"),
         (lambda: evolution([0.5, 0.5], 0, 1), "`s, t` must be whole numbers"),
     ],

@@ -1,10 +1,13 @@
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from tests.conformance.rounds import make_cohort, step_of
+from tests.theory.appendix.central_rounds import (
+    central_round_hypotheses,
+    symmetric_exact_hypotheses,
+)
 
 from hewfl import (
     ClientProfile,
@@ -15,7 +18,14 @@ from hewfl import (
     ProblemBounds,
     UpperState,
 )
-from hewfl.control.certificate import VARIANTS, Variant, round_bound
+from hewfl.control.certificate import (
+    VARIANTS,
+    Variant,
+    gain,
+    round_bound,
+    situation_of,
+    variance_bound,
+)
 from hewfl.core.algorithm import Algorithm
 from hewfl.core.round import Cohort, Decision, LocalPlan, Round
 from hewfl.displacements.control_variates import ControlVariates, correction
@@ -26,13 +36,8 @@ from hewfl.simulation.draws import draw
 from hewfl.solver.threshold import threshold_weights
 from hewfl.theory.appendix.special_cases import (
     central_path,
-    central_round_hypotheses,
     effective_amplitude,
-    gradient_step,
-    slice_bound,
     slice_excess,
-    slice_hypotheses,
-    symmetric_exact_hypotheses,
 )
 from hewfl.theory.statement import all_hold
 
@@ -128,7 +133,7 @@ def test_rounds_are_central_microsteps(
         np.testing.assert_allclose(following, path.points[-1], rtol=ROUNDING)
         if horizon == 1:
             g = mean_gradient(problem, x)
-            step = gradient_step(x, g, 0.3, problem.smoothness)
+            step = x - 0.3 / problem.smoothness * g
             np.testing.assert_allclose(following, step, rtol=ROUNDING)
         x = following
 
@@ -172,7 +177,7 @@ def test_one_step_with_arbitrary_amplitudes(rng: np.random.Generator) -> None:
         draws = draw(0, 0, cohort, problem.offsets)
         moved = run_branches_plain(problem, x, cohort, plan, draws)
         g = mean_gradient(problem, x)
-        step = gradient_step(x, g, effective_amplitude(w, theta), L)
+        step = np.asarray(x - effective_amplitude(w, theta) / L * g)
         np.testing.assert_allclose(x + w @ moved, step, rtol=ROUNDING)
         variates = variates.after(matrix_round(x, moved, cohort, plan))
         np.testing.assert_allclose(variates.clients, np.stack([g] * N), rtol=1e-11)
@@ -211,12 +216,13 @@ def test_the_certificate_degenerates(
     profile, state = ClientProfile(4, 8, 2.0), UpperState(0.6, 0.01)
     bounds, theta = ProblemBounds(2.0, 1.5, 0.01, 1.0), 0.2
     alike = ClientProfile([4] * N, [8] * N, [2.0] * N)
-    assert all_hold(slice_hypotheses(alike, [theta] * N))
-    assert not all_hold(slice_hypotheses(replace(alike, horizon=[4, 4, 4, 5]), theta))
     w = rng.dirichlet(np.ones(N), 20)
     J = round_bound(w, np.full(N, theta), alike, state, bounds, variant=variant)
-    setting = (theta, profile, state, bounds)
-    np.testing.assert_allclose(slice_bound(w, *setting, variant=variant), J, rtol=1e-13)
+    setting, at = (theta, profile, state, bounds), situation_of(profile, state, bounds)
+    one = np.asarray(theta)
+    mu, kappa = gain(one, at, variant), variance_bound(one, at, variant)
+    stated = 0.6 - mu + bounds.smoothness * kappa / 2 * (w**2).sum(-1)
+    np.testing.assert_allclose(stated, J, rtol=1e-13)
     uniform = np.full(N, 1 / N)
     least = round_bound(
         uniform, np.full(N, theta), alike, state, bounds, variant=variant
@@ -240,4 +246,3 @@ def test_without_risk_all_weights_are_equal(rng: np.random.Generator) -> None:
     )
     w = rng.dirichlet(np.ones(N), 20)
     np.testing.assert_array_equal(slice_excess(w, *setting), 0.0)
-    np.testing.assert_array_equal(slice_bound(w, *setting), 0.0)

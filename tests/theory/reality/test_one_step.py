@@ -28,7 +28,7 @@ from hewfl.theory import System, one_step, situation
 from hewfl.theory.appendix import propagated_tracking
 from hewfl.theory.appendix.lemmas import RadiusForm, branch_sq_radius, plain_sq_radius
 from hewfl.theory.one_step_bound import OneStep
-from hewfl.theory.statement import all_hold
+from hewfl.theory.statement import Constants, all_hold
 
 pytestmark = pytest.mark.unchecked
 SCENES = 200
@@ -70,7 +70,7 @@ class Scenes:
     variance: Array
     sq_radius: Array
 
-    def certificate(self, variant: Variant) -> OneStep:
+    def certificate(self, variant: Constants) -> OneStep:
         at = situation(self.system, self.gap, self.tracking.max(-1))
         return one_step((self.weights, self.amplitudes), at, variant=variant)
 
@@ -140,19 +140,30 @@ def _scene(scenario: Scenario, work: Work, cloud: Cloud, w: Array) -> tuple[Arra
 
 
 @kinds
-@variants
+@pytest.mark.parametrize("variant", [*VARIANTS, "joint"])
 @pytest.mark.parametrize("active", [(True, True), (False, True)])
 @pytest.mark.parametrize("longest", [3, 5])
 def test_the_certificate_bounds_the_expected_gap(
-    kind: str, variant: Variant, active: Active, longest: int
+    kind: str, variant: Constants, active: Active, longest: int
 ) -> None:
-    """th:predictive-majorant, with everybody and with one client of two."""
+    """th:predictive-majorant, with everybody and with one client of two; and T9."""
     s = scenes(kind, active=active, longest=longest)
     result = s.certificate(variant)
     assert all_hold(result.hypotheses).all()
     room = slack(result.value, s.next_gap)
     assert room.min() >= -ROUNDING
     assert room.min() < 0.01
+
+
+@kinds
+@pytest.mark.parametrize("longest", [1, 4])
+def test_clients_together_cost_no_more_than_apart(kind: str, longest: int) -> None:
+    """T9 is below T1 to T4, and nearer to what happens."""
+    s = scenes(kind, longest=longest)
+    joint, *apart = (s.certificate(v).value for v in ("joint", "sharp", "absorbed"))
+    assert slack(np.minimum(*apart), joint).min() >= -ROUNDING
+    share = (s.gap - joint) / (s.gap - s.next_gap)
+    assert share.max() > 0.9
 
 
 @kinds

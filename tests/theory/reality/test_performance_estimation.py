@@ -36,6 +36,7 @@ def test_no_bound_is_below_the_worst_case(
         worst = worst_gap(horizons, theta, GAP, tracking, weights=weights)
         bounds = certified_gaps(horizons, theta, (GAP, tracking), weights)
         assert min(bounds.values()) >= worst - SOLVED
+        assert bounds["joint"] <= bounds["absorbed"] <= bounds["sharp"]
         assert bounds["sharp"] <= bounds["paper"]
 
 

@@ -37,7 +37,7 @@ from hewfl.theory.post_local import (
     heterogeneous_coefficients,
     homogeneous_coefficients,
 )
-from hewfl.theory.statement import all_hold
+from hewfl.theory.statement import Constants, all_hold
 
 pytestmark = pytest.mark.unchecked
 kinds = pytest.mark.parametrize("kind", list(LINKS))
@@ -180,10 +180,10 @@ def pl_constant(scenario: Scenario, clouds: list[Cloud]) -> float:
 
 
 @kinds
-@variants
+@pytest.mark.parametrize("variant", ["paper", "sharp", "joint"])
 @amplitudes
 def test_the_plain_bellman_inequality_holds(
-    kind: str, variant: Variant, theta: float
+    kind: str, variant: Constants, theta: float
 ) -> None:
     """th:realized-hom-bellman and its two corollaries."""
     scenario, work, Lambda, clouds = plain_run(kind, theta)
@@ -200,6 +200,30 @@ def test_the_plain_bellman_inequality_holds(
     # eq:realized-hom-PL-rec, also where β leaves nothing to contract
     rho = k.contraction(pl_constant(scenario, clouds))
     assert slack((1 - rho) * g[:-1] + k.noise, g[1:]).min() >= -ROUNDING
+
+
+@kinds
+@pytest.mark.parametrize("H", [(1, 1), (1, 4), (3, 3)])
+def test_plain_rounds_of_any_controls(kind: str, H: tuple[int, int]) -> None:
+    """One round from many starts, at any Λ and ϑ that the theorem allows (T9)."""
+    rng = np.random.default_rng(8)
+    rooms = []
+    for noise in [0.0, 0.03, 1.0] * 8:
+        scenario = random_scenario(rng, kind, homogeneous=True, noise=noise)
+        L, ratio = scenario.smoothness, float(rng.uniform(1.02, 2))
+        theta = 0.5 / ratio * float(rng.choice([1 - 1e-12, 0.3, 0.05, 0.005]))
+        work = Work(np.full(2, theta), H, (1, 1), heterogeneous_rule=False)
+        cloud = start(scenario, rng, 0.0)
+        after = play(scenario, work, cloud, homogeneous_rule(ratio * L)).after
+        system = work.system(scenario, max(cloud.radius, after.radius))
+        controls = PostLocal(theta, ratio * L)
+        for variant in ("sharp", "joint"):
+            k = homogeneous_coefficients(system, controls, variant=variant)
+            assert all_hold(k.hypotheses)
+            bound = k.step((cloud.gap(scenario), 0.0))[0]
+            rooms.append(float(slack(bound, after.gap(scenario))))
+    assert min(rooms) >= -ROUNDING
+    assert min(rooms) < 0.05
 
 
 @kinds

@@ -22,7 +22,7 @@ from tests.theory.reality.enumeration import (
 )
 from tests.theory.reality.scenario import LINKS, Scenario, random_scenario
 
-from hewfl.control.certificate import VARIANTS, Variant
+from hewfl.control.certificate import VARIANTS
 from hewfl.control.tracking import tracking_cap
 from hewfl.core.validation import Array
 from hewfl.theory.appendix import safe_amplitude, safe_rate
@@ -31,7 +31,7 @@ from hewfl.theory.appendix.lemmas import (
     pl_step,
     safe_floor,
 )
-from hewfl.theory.statement import all_hold
+from hewfl.theory.statement import Constants, all_hold
 from hewfl.theory.uniform import (
     UniformController,
     best_iterate_rate,
@@ -42,12 +42,13 @@ from hewfl.theory.uniform import (
 )
 
 EDGE = 0.99 / np.sqrt(288)
+SHARPER: tuple[Constants, ...] = (*VARIANTS[1:], "joint")
 kinds = pytest.mark.parametrize("kind", list(LINKS))
 horizons = pytest.mark.parametrize(("H", "b", "T"), [(1, 1, 5), (2, 1, 3), (3, 2, 1)])
 constants = pytest.mark.parametrize(
     ("variant", "theta"),
     [("paper", 0.01), ("paper", EDGE)]
-    + [(v, theta) for v in VARIANTS[1:] for theta in (0.01, EDGE, 0.4, 1.0)],
+    + [(v, theta) for v in SHARPER for theta in (0.01, EDGE, 0.4, 1.0)],
 )
 
 
@@ -75,7 +76,7 @@ class Run:
     pl_constant: float
 
     def controller(
-        self, variant: Variant, radius: float | None = None
+        self, variant: Constants, radius: float | None = None
     ) -> UniformController:
         """By default R is the largest distance of an anchor."""
         R = max(cloud.radius for cloud in self.clouds) if radius is None else radius
@@ -119,7 +120,7 @@ def run(kind: str, theta: float, H: int, b: int, T: int) -> Run:
 @constants
 @horizons
 def test_gap_and_tracking_obey_their_recursions(
-    kind: str, variant: Variant, theta: float, H: int, b: int, T: int
+    kind: str, variant: Constants, theta: float, H: int, b: int, T: int
 ) -> None:
     """th:direct-bellman and prop:direct-q, and the sharper sets up to ϑ = 1."""
     done = run(kind, theta, H, b, T)
@@ -137,6 +138,30 @@ def test_gap_and_tracking_obey_their_recursions(
         assert slack(cap, done.tracking).min() >= -ROUNDING
 
 
+@kinds
+@pytest.mark.parametrize("theta", [0.01, 0.2, 1.0])
+@pytest.mark.parametrize("error", [0.0, 0.1, 1.0])
+@pytest.mark.parametrize("H", [(1, 4), (3, 2), (5, 1)])
+def test_unequal_clients_obey_the_sharper_recursions(
+    kind: str, theta: float, error: float, H: tuple[int, int]
+) -> None:
+    """T5 and T9 ask for no common H or b; the paper's own constants do."""
+    rng = np.random.default_rng(12)
+    room = []
+    for noise in (0.0, 0.1, 1.0):
+        scenario = random_scenario(rng, kind, noise=noise)
+        work = Work(np.full(2, theta), H, (1, 2))
+        done = run_of(scenario, work, start(scenario, rng, error), 1)
+        for variant in SHARPER:
+            k = done.controller(variant)
+            assert all_hold(k.recursion.hypotheses)
+            g, q = k.recursion.step(done.before)
+            assert slack(q, done.tracking[1:]).min() >= -ROUNDING
+            room.append(slack(g, done.gap[1:]).min())
+        assert not all_hold(done.controller("paper").recursion.hypotheses)
+    assert min(room) >= -ROUNDING
+
+
 # PL
 
 
@@ -144,7 +169,7 @@ def test_gap_and_tracking_obey_their_recursions(
 @constants
 @horizons
 def test_the_pl_condition_makes_it_contract(
-    kind: str, variant: Variant, theta: float, H: int, b: int, T: int
+    kind: str, variant: Constants, theta: float, H: int, b: int, T: int
 ) -> None:
     """cor:direct-pl and th:pl-global: g + λq shrinks by 1 − ρ in every round."""
     done = run(kind, theta, H, b, T)
@@ -223,7 +248,7 @@ def disagreements(done: Run) -> Array:
 @pytest.mark.parametrize("common", [False, True])
 @constants
 def test_similar_hessians_keep_branches_together(
-    kind: str, common: bool, variant: Variant, theta: float
+    kind: str, common: bool, variant: Constants, theta: float
 ) -> None:
     """th:ho-main, with Δ² a quarter of the printed one (E-23)."""
     done = similar_run(kind, theta, common)

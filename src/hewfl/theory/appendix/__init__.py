@@ -7,8 +7,8 @@
 Appendix E, recursions S ← R_a(S) + bS + d + ε driven by any convex generator φ:
 
     generators            φ, its flow R_a, time coordinate χ and slope modulus L_a
-    master                one step, floors, and closed bounds over many rounds
-    bellman               the best of many controls, with its ε
+    master                one step, floors, closed bounds over many rounds, and the
+                          best of many controls
     closure               product terms split by the Fenchel-Young inequality
 """
 

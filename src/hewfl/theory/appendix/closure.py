@@ -8,7 +8,7 @@ becomes a kernel in which the two stand apart (ass:raw, thm:FY_closure).
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, final, runtime_checkable
+from typing import Any, final
 
 import numpy as np
 
@@ -19,7 +19,6 @@ from hewfl.core.validation import (
     ArrayLike,
     Reals,
     as_float64,
-    broadcast,
     invalid,
     nonnegatives,
     positives,
@@ -28,68 +27,40 @@ from hewfl.theory.appendix.generators import Generator
 from hewfl.theory.statement import Bound, Hypothesis, at_most
 
 
-@runtime_checkable
-class YoungPair(Protocol):
-    """A proper convex φ on [0, ∞) and its conjugate φ*."""
-
-    def primal(self, level: ArrayLike) -> Reals:
-        """φ(β) for β ≥ 0."""
-
-    def conjugate(self, gain: ArrayLike) -> Reals:
-        """φ*(α) for α ≥ 0."""
-
-
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class PowerYoung:
-    """φ(β) = cβ^q/q and φ*(α) = c(α/c)^{q'}/q', 1/q + 1/q' = 1, for q > 1 and c > 0.
+class YoungPair:
+    """A convex φ on [0, ∞) and its conjugate φ*, as elementwise functions.
 
-    q = 2 is the quadratic pair cβ²/2, α²/(2c). αβ is met exactly at c = α/β^{q−1}.
-    """
-
-    exponent: ArrayLike = 2.0
-    weight: ArrayLike = 1.0
-
-    def __post_init__(self) -> None:
-        """Refuse q ≤ 1, c ≤ 0 and shapes that do not fit."""
-        q, c = as_float64("exponent", self.exponent), positives("weight", self.weight)
-        if not (q > 1).all():
-            raise invalid("exponent", "above 1", q[~(q > 1)].flat[0])
-        broadcast({"exponent": q, "weight": c})
-        object.__setattr__(self, "exponent", q)
-        object.__setattr__(self, "weight", c)
-
-    def primal(self, level: ArrayLike) -> Reals:
-        """φ(β) = cβ^q/q."""
-        beta = nonnegatives("level", level)
-        c, q = np.asarray(self.weight), np.asarray(self.exponent)
-        return np.asarray(c * beta ** (q - 1) / q * beta)
-
-    def conjugate(self, gain: ArrayLike) -> Reals:
-        """φ*(α) = α (α/c)^{1/(q−1)} (1 − 1/q)."""
-        alpha = nonnegatives("gain", gain)
-        c, q = np.asarray(self.weight), np.asarray(self.exponent)
-        return np.asarray((alpha / c) ** (1 / (q - 1)) * ((q - 1) / q) * alpha)
-
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class GivenYoung:
-    """Any conjugate pair as two elementwise functions; `young_hypothesis` tests it.
-
-    φ* may be any upper bound of the conjugate.
+    φ* may be any upper bound of the conjugate; `young_hypothesis` tests the pair.
     """
 
     phi: Callable[..., Any]
     phi_star: Callable[..., Any]
 
     def primal(self, level: ArrayLike) -> Reals:
-        """φ(β)."""
+        """φ(β) for β ≥ 0."""
         return np.asarray(self.phi(nonnegatives("level", level)), dtype=np.float64)
 
     def conjugate(self, gain: ArrayLike) -> Reals:
-        """φ*(α)."""
+        """φ*(α) for α ≥ 0."""
         return np.asarray(self.phi_star(nonnegatives("gain", gain)), dtype=np.float64)
+
+
+@broadcasting
+def power_pair(exponent: ArrayLike = 2.0, weight: ArrayLike = 1.0) -> YoungPair:
+    """φ(β) = cβ^q/q and φ*(α) = c(α/c)^{q'}/q', 1/q + 1/q' = 1, for q > 1 and c > 0.
+
+    q = 2 is the quadratic pair cβ²/2, α²/(2c). αβ is met exactly at c = α/β^{q−1}.
+    """
+    q, c = as_float64("exponent", exponent), positives("weight", weight)
+    if not (q > 1).all():
+        raise invalid("exponent", "above 1", q[~(q > 1)].flat[0])
+    np.broadcast_shapes(q.shape, c.shape)  # or say so now
+    return YoungPair(
+        lambda beta: c * beta ** (q - 1) / q * beta,
+        lambda alpha: (alpha / c) ** (1 / (q - 1)) * ((q - 1) / q) * alpha,
+    )
 
 
 @broadcasting

@@ -7,22 +7,31 @@ A bound is for terms constant in time and any number of rounds, or, without `rou
 for terms that change, with one entry for each round. The generator decides which
 corollary it is (quadratic, power, exponential), or the theorem itself. `objective` is
 C_obj of eq:obj_dom, for the bound on the objective gap.
+
+The Bellman kernel is the step under each of many controls u, G(s, u) = R_{α(u)}(s) +
+β(u)s + δ(u). A finite set is searched outright; a box is cut into cells, on which
+isotone coefficients bound the infimum from below, so that the answer comes with its own
+ε. There states have shape (*c), controls α, β and δ shape (*c, k) after broadcasting,
+and parameters of φ, if arrays, shape (*c, 1).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import numpy as np
 
-from hewfl.core.array_types import Bool
+from hewfl.core.array_types import Bool, Float64, Int64
 from hewfl.core.broadcasting import broadcasting
 from hewfl.core.validation import (
     Array,
     ArrayLike,
     Converted,
+    Ints,
     Mask,
     Nonnegatives,
     Reals,
+    as_float64,
     broadcast,
     invalid,
     nonnegatives,
@@ -38,6 +47,8 @@ from hewfl.theory.appendix.generators import (
 from hewfl.theory.recursion import Whole, one_whole
 from hewfl.theory.statement import Hypothesis, Rate, at_most, below
 
+_MOST_CELLS = 2**20
+"""Cells of a box of controls."""
 _ROUNDING = 1e-12
 """Relative slack of g(m) ≤ m: at the smallest floor the two sides are equal."""
 
@@ -187,17 +198,15 @@ def noisy_floor(generator: Generator, terms: Terms) -> Reals:
         φ = κs²   (1 − b)κa m² − (b + κad)m − d = 0
         φ = ρs    m = d/(1 − e^{−ρa} − b)
 
-    the others by bisection to the last bit. Without noise the floor is 0. Where no
-    floor exists, b ≥ 1 or a flow that takes too little off, it raises an error.
+    the others by bisection to the last bit. Without noise the floor is 0. It is
+    infinite where none exists: for b ≥ 1, or a flow that takes too little off.
     """
     shape = np.broadcast_shapes(terms.a.shape, generator.origin_slope.shape)
     a, b, d = (np.broadcast_to(x, shape) for x in (terms.a, terms.b, terms.d))
-    if (b >= 1).any():
-        raise invalid("growth", "below 1", b[b >= 1].flat[0])
     noisy = (b > 0) | (d > 0)
-    if (noisy & (a == 0)).any():
-        raise invalid("time", "positive where there is noise", 0.0)
-    a = np.where(noisy, a, 1.0)
+    none = noisy & ((b >= 1) | (a == 0))
+    # stand-ins where there is nothing to solve
+    a, b = np.where(noisy & ~none, a, 1.0), np.where(none, 0.0, b)
     if isinstance(generator, QuadraticGenerator):
         r = np.sqrt(generator.coefficient) * np.sqrt(a)  # κa may leave the range
         q = b / r / r + d
@@ -205,16 +214,18 @@ def noisy_floor(generator: Generator, terms: Terms) -> Reals:
         m = np.asarray((q / 2 + root / 2) / (1 - b))
     elif isinstance(generator, ExponentialGenerator):
         net = np.asarray(relative_decrease(generator, a, 0.0) - b)
-        if (noisy & (net <= 0)).any():
-            raise invalid("growth", "below 1 − e^{−ρa}", b[noisy & (net <= 0)].flat[0])
-        m = np.asarray(d / np.where(noisy, net, 1.0))
+        none = none | (noisy & (net <= 0))
+        m = np.asarray(d / np.where(noisy & ~none, net, 1.0))
     else:
         m = _floor_by_bisection(generator, a, b, d)
-    return np.where(noisy, m, 0.0)
+    return np.where(none, np.inf, np.where(noisy, m, 0.0))
 
 
 def _floor_by_bisection(generator: Generator, a: Array, b: Array, d: Array) -> Array:
-    """Bracket the root of b + d/m = 1 − R_a(m)/m by factors of four, then halve."""
+    """Bracket the root of b + d/m = 1 − R_a(m)/m by factors of four, then halve.
+
+    Infinite where it is not below 1e300.
+    """
 
     def holds(m: ArrayLike) -> Bool[Mask, "..."]:
         return np.asarray(b + d / np.asarray(m) <= relative_decrease(generator, a, m))
@@ -224,16 +235,15 @@ def _floor_by_bisection(generator: Generator, a: Array, b: Array, d: Array) -> A
     while (falling := holds(low) & ~free & (low > 1e-300)).any():
         low = np.where(falling, low / 4, low)
     high = low
-    while (rising := ~holds(high) & ~free).any():
-        if (high[rising] > 1e300).any():
-            raise invalid("growth", "below 1 − R_a(m)/m for some m", b[rising].flat[0])
+    while (rising := ~holds(high) & ~free & (high < 1e300)).any():
         high = np.where(rising, 4 * high, high)
+    none = high >= 1e300
     low = np.where(free, high, np.maximum(low, high / 4))
     for _ in range(56):
         middle = low + (high - low) / 2
         met = holds(middle)
         low, high = np.where(met, low, middle), np.where(met, middle, high)
-    return np.where(free, 0.0, high)
+    return np.where(free, 0.0, np.where(none, np.inf, high))
 
 
 @broadcasting
@@ -308,10 +318,7 @@ def noisy_rate(  # noqa: PLR0913 - the statement has as many letters
         printed: also ask for λ < 1, which the bound does not need (erratum E-24).
 
     Returns:
-        The rate with its floor C_obj m.
-
-    Raises:
-        InvalidInputError: no floor exists, or an argument is out of range.
+        The rate with its floor C_obj m, infinite where there is none.
     """
     schedule = rounds is None
     if schedule:
@@ -321,7 +328,8 @@ def noisy_rate(  # noqa: PLR0913 - the statement has as many letters
         m = m.max(axis=0) if schedule else m
     else:
         m = nonnegatives("floor", floor)
-    log = log_contraction(generator, terms, m)
+    exists = np.isfinite(m)
+    log = log_contraction(generator, terms, np.where(exists, m, 0.0))
     C, S0 = positives("objective", objective), nonnegatives("start", start)
     if rounds is None:
         total = np.concatenate([0 * log[:1], np.cumsum(log, axis=0)])
@@ -330,7 +338,9 @@ def noisy_rate(  # noqa: PLR0913 - the statement has as many letters
     r = np.maximum(S0 - m, 0.0)  # zero where the run starts below the floor
     with np.errstate(over="ignore"):  # λ > 1: a vacuous bound
         value = np.asarray(C * (m + np.exp(np.where(r > 0, total, 0.0)) * r))
-    conditions = [floor_hypothesis(generator, terms, m)]
+    holds = floor_hypothesis(generator, terms, np.where(exists, m, 0.0))
+    sides = (np.where(exists, side, np.nan) for side in (holds.left, holds.right))
+    conditions = [at_most(holds.name, *sides)]  # it fails where there is no floor
     conditions += [below("λ < 1", np.exp(log), 1.0)] if printed else []
     if schedule:
         conditions = [_tightest(condition) for condition in conditions]
@@ -354,3 +364,124 @@ def _require_rounds(terms: Terms) -> None:
     if terms.a.ndim == 0 or len(terms.a) == 0:
         rule = "of shape (T, *c) with T ≥ 1 rounds"
         raise invalid("terms", rule, f"shape {terms.a.shape}")
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Selection:
+    """A control for each state, and how good it is known to be.
+
+    B(s) + ε bounds E[s_{t+1} | past] under it (thm:adaptive).
+    """
+
+    index: Int64[Ints, "*c"]  # which control
+    value: Float64[Array, "*c"]  # G(s, u) at it
+    infimum: Float64[Array, "*c"]  # B(s)
+    bound: Float64[Array, "*c"]  # B(s) + ε
+
+
+@broadcasting
+def bellman_kernel(
+    generator: Generator, state: ArrayLike, controls: Terms
+) -> Float64[Array, "*c k"]:
+    """G(s, u) = R_{α(u)}(s) + β(u)s + δ(u) for every control (def:Bellman)."""
+    s = nonnegatives("state", state)[..., None]
+    return noisy_drift(generator, controls, s)
+
+
+@broadcasting
+def bellman_operator(
+    generator: Generator, state: ArrayLike, controls: Terms
+) -> Float64[Array, "*c"]:
+    """B(s) = min over u of G(s, u)  (def:Bellman)."""
+    return np.asarray(bellman_kernel(generator, state, controls).min(axis=-1))
+
+
+@broadcasting
+def epsilon_selection(
+    generator: Generator, state: ArrayLike, controls: Terms, epsilon: ArrayLike
+) -> Selection:
+    """First control in order within ε of the infimum (prop:eps, thm:adaptive).
+
+        π(s) = u_N,     N = min{k : G(s, u_k) ≤ B(s) + ε}
+
+    ε = 0 gives the first minimiser.
+    """
+    G = bellman_kernel(generator, state, controls)
+    least = G.min(axis=-1)
+    bound = np.asarray(least + nonnegatives("epsilon", epsilon))
+    G = np.broadcast_to(G, (*bound.shape, G.shape[-1]))
+    index = np.argmax(bound[..., None] >= G, axis=-1)
+    value = np.take_along_axis(G, index[..., None], axis=-1)[..., 0]
+    infimum = np.broadcast_to(least, bound.shape)
+    return Selection(np.asarray(index), np.asarray(value), infimum, bound)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class BoxSelection:
+    """A control out of a box for each state.
+
+    The lower bound rests on α, β, δ being isotone: the hypotheses say that they do not
+    fall from a cell's low corner to its high one.
+    """
+
+    control: Float64[Array, "*c k"]  # u
+    value: Float64[Array, "*c"]  # G(s, u) at it
+    infimum: Float64[Array, "*c"]  # lower bound of B(s); value − infimum is the ε
+    hypotheses: tuple[Hypothesis, ...]
+
+
+@broadcasting
+def box_selection(
+    generator: Generator,
+    state: ArrayLike,
+    law: Callable[..., Any],
+    box: tuple[ArrayLike, ArrayLike],
+    *,
+    cells: int = 256,
+) -> BoxSelection:
+    """Best corner of a box cut into cells, with a lower bound on the infimum.
+
+    On a cell from l to h, isotone α, β, δ give
+
+        G(s, u) ≥ R_{α(h)}(s) + β(l)s + δ(l).
+
+    `law` maps controls of shape (N, k) to their N `Terms`; `box` has low and high ends
+    of k entries each. The attained ε shrinks in proportion to 1/cells, which counts
+    per axis.
+    """
+    s = nonnegatives("state", state)
+    corners, low, high = _cells(box, cells)
+    at: Terms = law(corners)
+    G = bellman_kernel(generator, s, at)
+    best = np.argmin(G, axis=-1)
+    alpha, beta, delta = at.a, at.b, at.d
+    optimist = Terms(alpha[..., high], beta[..., low], delta[..., low])
+    falls = (np.max(x[..., low] - x[..., high], axis=-1) for x in (alpha, beta, delta))
+    names = ("α(l) − α(h) ≤ 0", "β(l) − β(h) ≤ 0", "δ(l) − δ(h) ≤ 0")
+    return BoxSelection(
+        corners[best],
+        np.asarray(G.min(axis=-1)),
+        bellman_operator(generator, s, optimist),
+        tuple(at_most(name, x, 0.0) for name, x in zip(names, falls, strict=True)),
+    )
+
+
+def _cells(
+    box: tuple[ArrayLike, ArrayLike], cells: int
+) -> tuple[Float64[Array, "N k"], Int64[Ints, " M"], Int64[Ints, " M"]]:
+    """All corners, and the places of each cell's low and high corner among them."""
+    low, high = (np.atleast_1d(as_float64("box", end)) for end in box)
+    if low.ndim != 1 or low.shape != high.shape or not (low <= high).all():
+        raise invalid("box", "two vectors of one length, low ≤ high", box)
+    k = len(low)
+    if cells < 1 or (cells + 1) ** k > _MOST_CELLS:
+        rule = f"at least 1, and (cells + 1)^{k} at most {_MOST_CELLS}"
+        raise invalid("cells", rule, cells)
+    axes = [np.linspace(lo, hi, cells + 1) for lo, hi in zip(low, high, strict=True)]
+    corners = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, k)
+    places = np.arange(len(corners)).reshape((cells + 1,) * k)
+    first = places[(slice(None, -1),) * k].ravel()
+    last = places[(slice(1, None),) * k].ravel()
+    return corners, first, last

@@ -1,0 +1,1 @@
+"""Two thousand rounds under faults and kills; `make soak`."""

@@ -1,0 +1,41 @@
+"""What both soaks share: fates from (seed, round, client), and memory by round."""
+
+import resource
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+FIRST = 500
+"""Rounds before memory is compared: caches fill, and allocators settle."""
+PART = 300
+"""Rounds whose median stands for the beginning or the end of the rest."""
+
+
+def fate(seed: int, t: int, who: int, chances: dict[str, float]) -> str:
+    """What befalls a client in a round: one of the names, or "none"."""
+    draw = float(np.random.default_rng((seed, t, who)).random())
+    for name, chance in chances.items():
+        if draw < chance:
+            return name
+        draw -= chance
+    return "none"
+
+
+def memory() -> float:
+    """Resident memory of this process, in MB."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 1e6
+
+
+def growth(sizes: Sequence[float]) -> float:
+    """MB by which the last rounds are above those after FIRST rounds."""
+    rest = sizes[min(FIRST, len(sizes) // 4) :]
+    part = min(PART, len(rest) // 4)
+    return float(np.median(rest[-part:]) - np.median(rest[:part]))
+
+
+def kill_rounds(seed: int, rounds: int, kills: int) -> list[int]:
+    """Rounds after which a process is killed, at a random moment."""
+    rng = np.random.default_rng((seed, 77))
+    return sorted(map(int, rng.choice(np.arange(1, rounds), kills, replace=False)))
