@@ -51,6 +51,7 @@ setup(
         kernels(
             "hewfl.displacements._passes",
             "src/hewfl/displacements/_passes.c",
+            "src/hewfl/displacements/_columns.h",
             "src/hewfl/core/_buffers.h",
             "src/hewfl/core/_kernels.h",
         ),

@@ -4,9 +4,10 @@
 
 Needs byzfl (`pip install --no-deps byzfl`), NumPy arrays of float32 for both. Times are
 medians of CPU seconds, both libraries taking turns in fresh random order. ByzFL's
-geometric median stops after three steps, ours when it has converged; its CAF takes one
-power step for an eigenvector, ours is exact. MDA enumerates all subsets in ByzFL, which
-is left out beyond 20 clients.
+geometric median stops after three steps by default, 2 % off; it agrees with ours, which
+has converged, to 14 digits after 20 steps: both are measured. Its CAF takes one power
+step for an eigenvector, ours is exact. MDA enumerates all subsets in ByzFL, which is
+left out beyond 20 clients.
 """
 
 import argparse
@@ -31,6 +32,8 @@ SHAPES = [(20, 10**5), (100, 10**5), (50, 10**6)]
 GRAM, COORDINATES = "products", "coordinates"
 TARGETS = {GRAM: 5.0, COORDINATES: 1.0}
 """How many times faster ours is meant to be."""
+CONVERGED = 20
+"""Steps after which ByzFL's geometric median has the digits of ours."""
 FEW = 20
 """Clients up to which ByzFL can enumerate subsets."""
 
@@ -44,6 +47,11 @@ def pairs(byzfl: Any, n: int, f: int) -> dict[str, tuple[str, Any, Any]]:
     given: dict[str, tuple[str, Any, Any]] = {
         "multi-krum": (GRAM, aggregators.MultiKrum(f=f), byzfl.MultiKrum(f)),
         "geometric-median": (
+            GRAM,
+            aggregators.GeometricMedian(),
+            byzfl.GeometricMedian(T=CONVERGED),
+        ),
+        "geometric-median, 3 steps": (
             GRAM,
             aggregators.GeometricMedian(),
             byzfl.GeometricMedian(),
@@ -113,7 +121,7 @@ def line(row: dict[str, Any]) -> str:
     times = [report.seconds(row[library]) for library in ("hewfl", "byzfl")]
     missed = "" if row["ratio"] >= TARGETS[row["kind"]] else "  below the target"
     return (
-        f"n={row['n']:4d} d={row['d']:.0e} {row['rule']:18s} hewfl {times[0]:>7s}  "
+        f"n={row['n']:4d} d={row['d']:.0e} {row['rule']:25s} hewfl {times[0]:>7s}  "
         f"byzfl {times[1]:>7s}  {report.ratio(row['ratio'])} times{missed}"
     )
 

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-LIMIT = 120
+LIMIT = 900
 """Seconds after which a cell has failed; each takes a few on an idle machine."""
 
 

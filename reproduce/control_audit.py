@@ -22,7 +22,6 @@ from typing import Any, final
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import matplotlib as mpl
 import numpy as np
 from numpy.typing import NDArray
 
@@ -38,11 +37,9 @@ from hewfl import (
 from hewfl.algorithms.hew_control import Source
 from hewfl.control.certificate import VARIANTS
 from hewfl.data import load
+from hewfl.plotting import COLOURS, legend, save
 from hewfl.problems import random_quadratic, softmax_from_arrays
 from hewfl.simulation.audit import control_audit
-
-mpl.use("Agg")
-from matplotlib import pyplot as plt
 
 Array = NDArray[np.float64]
 SOURCES: tuple[Source, ...] = ("surrogate", "caps", "oracle")
@@ -252,30 +249,25 @@ def figure(curves: Curves, caps: dict[str, float], out: Path) -> None:
     """Certified bounds and mean gaps, problems by participation."""
     problems = list(dict.fromkeys(name for name, _ in curves))
     laws = list(dict.fromkeys(law for _, law in curves))
-    fig, axes = plt.subplots(
-        len(problems), len(laws), figsize=(9, 3.2 * len(problems)), squeeze=False
-    )
-    colours = dict(zip(SOURCES, ("#0072B2", "#999999", "#D55E00"), strict=True))
+    inks = dict(zip(SOURCES, ("blue", "grey", "vermilion"), strict=True))
     k = VARIANTS.index("absorbed")
-    for (name, law), seen in curves.items():
-        ax = axes[problems.index(name), laws.index(law)]
-        for j, source in enumerate(SOURCES):
-            entry = j * len(VARIANTS) + k
-            t = np.arange(1, seen["next_gap"].shape[2] + 1)
-            bound = seen["certified_gap"][:, entry].mean(0)
-            ax.plot(t, bound, color=colours[source], label=f"certified, {source}")
-            gap = seen["next_gap"][:, entry].mean(0)
-            ax.plot(t, gap, "--", color=colours[source], label=f"true mean, {source}")
-        ax.axhline(caps[name], color="k", lw=0.6, ls=":")
-        ax.set(yscale="log", title=f"{name}, {law}", xlabel="round", ylabel="gap")
-    axes[0, 0].legend(fontsize=7, loc="lower left")
-    fig.tight_layout()
-    for kind in ("png", "pdf"):
-        fig.savefig(
-            out / f"audit.{kind}",
-            dpi=150,
-            metadata={} if kind == "png" else {"CreationDate": None},
-        )
+
+    def draw(sheet: Any) -> None:
+        grid = sheet.subplots(len(problems), len(laws), squeeze=False)
+        for (name, law), seen in curves.items():
+            axes = grid[problems.index(name), laws.index(law)]
+            for j, source in enumerate(SOURCES):
+                entry, ink = j * len(VARIANTS) + k, COLOURS[inks[source]][0]
+                t = np.arange(1, seen["next_gap"].shape[2] + 1)
+                bound = seen["certified_gap"][:, entry].mean(0)
+                axes.plot(t, bound, color=ink, label=f"certified, {source}")
+                gap = seen["next_gap"][:, entry].mean(0)
+                axes.plot(t, gap, "--", color=ink, label=f"true mean, {source}")
+            axes.axhline(caps[name], color="k", lw=0.6, ls=":")
+            axes.set(yscale="log", title=f"{name}, {law}", xlabel="round", ylabel="gap")
+        legend(sheet, grid.flat, columns=3)
+
+    save(draw, (9, 3.0 * len(problems)), out / "audit")
 
 
 def by_round(curves: Curves) -> Iterator[tuple[Any, ...]]:

@@ -28,7 +28,7 @@ from hewfl.experiments.run_folder import Folder, folder_for
 from hewfl.experiments.spec import read_spec
 from hewfl.experiments.statistics import decide, interval_text, measure
 from hewfl.experiments.summary import all_pairs
-from hewfl.plotting import save
+from hewfl.plotting import legend, save
 from reproduce.curves_file import read_finals
 
 OUT = Path(__file__).resolve().parents[1] / "docs" / "results" / "server_step"
@@ -189,7 +189,7 @@ def figure(runs: Runs) -> None:
             axes.set(title=panel, xlabel="rounds")
             if k == 0:
                 axes.set_ylabel("training objective")
-                axes.legend(fontsize=7)
+        legend(figure_, figure_.axes[:1], columns=4)  # type: ignore[attr-defined]  # of matplotlib
 
     save(draw, (11.0, 2.9), OUT / "curves")
 

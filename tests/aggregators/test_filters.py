@@ -11,6 +11,7 @@ from hewfl.aggregators import (
     CAF,
     MDA,
     Bulyan,
+    CoordinateMedian,
     DnC,
     FLTrust,
     Krum,
@@ -19,8 +20,9 @@ from hewfl.aggregators import (
     TrimmedMean,
     make,
 )
-from hewfl.aggregators.coordinatewise import NETWORK, sort_columns
+from hewfl.aggregators.coordinatewise import COMPILED, NETWORK, sort_columns
 from hewfl.aggregators.similarity import largest_cluster
+from hewfl.core import native
 
 FAR = 1e9
 
@@ -45,6 +47,26 @@ def test_columns_are_sorted_as_by_numpy(
     block[rng.random((n, 500)) < 0.1] = np.inf
     np.testing.assert_array_equal(sort_columns(block), np.sort(block, axis=0))
     assert sort_columns(block).dtype == kind
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 20, NETWORK + 1, 100, COMPILED, COMPILED + 1])
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+@pytest.mark.parametrize("values", ["different", "tied", "partly equal"])
+def test_the_kernel_of_columns_agrees_with_numpy(
+    n: int, kind: Any, values: str, rng: np.random.Generator
+) -> None:
+    rows = rng.standard_normal((n, 71)).astype(kind)
+    if values == "tied":
+        rows = np.round(2 * rows)
+    elif values == "partly equal":
+        rows[:, ::3] = rows[0, ::3]
+    for rule in (CoordinateMedian(), TrimmedMean(f=0.2)):
+        for given in (rows, rows[:, :1], rows[:, 5:37]):
+            compiled, _ = rule(given)
+            with native.disabled():
+                plain, _ = rule(given)
+            np.testing.assert_allclose(compiled.step, plain.step, rtol=1e-14)
+            np.testing.assert_allclose(compiled.weights, plain.weights, rtol=1e-12)
 
 
 def test_float32_is_averaged_in_float64(rng: np.random.Generator) -> None:

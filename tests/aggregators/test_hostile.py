@@ -90,7 +90,7 @@ def test_root_weights_of_two_clients_by_hand() -> None:
     bound = np.median([np.sqrt(2), 2.0])
     scaled = short * np.array([1.0, bound / 2.0])[:, None]
     z = scaled.mean(axis=0)  # both acute: the mixed vectors are the mean
-    t = 0.5 * (z + np.linalg.norm(z) * -ROOT)
+    t = np.linalg.norm(z) * -ROOT
     ridge = (scaled**2).sum(axis=1).mean()
     # over w_1: the projection of t on the segment, and of w_1 on 1/2
     e = scaled[0] - scaled[1]
@@ -103,9 +103,14 @@ def test_root_weights_of_two_clients_by_hand() -> None:
 
 def test_trust_is_full_from_half_of_the_median_cosine_on() -> None:
     cosines = np.array([-0.4, 0.1, 0.4, 0.5, 0.8])
-    trust = root_trust(3.0 * cosines, np.full(5, 3.0))
+    steep, still = np.full(5, 3.0), np.zeros(5)
     # the median of the positive ones is 0.45
-    np.testing.assert_allclose(trust, [0, 0.1 / 0.225, 1, 1, 1])
+    expected = np.array([0, 0.1 / 0.225, 1, 1, 1])
+    np.testing.assert_allclose(root_trust(3.0 * cosines, steep, still), expected)
+    # who goes uphill now by half of that has none, by less part of it
+    now = np.array([0.0, 0.0, -0.09, -0.225, -0.9])
+    turned = root_trust(3.0 * cosines, steep, now)
+    np.testing.assert_allclose(turned, [0, 0.1 / 0.225, 0.6, 0, 0], atol=1e-15)
 
 
 def test_the_judgement_is_remembered_by_steepness_and_by_client() -> None:
@@ -118,6 +123,40 @@ def test_the_judgement_is_remembered_by_steepness_and_by_client() -> None:
     steep = np.sqrt(2) * np.array([10.5, 1.0, 10.5])
     np.testing.assert_allclose(state.steepness[[1, 4, 7]], steep)
     assert len(state.descent) == 8
+    # of the recent cosines the sizes of the root do not matter
+    np.testing.assert_allclose(
+        state.recent[[1, 4, 7]], [0.0, 0.5**0.5, -(0.5**1.5)], atol=1e-15
+    )
+
+
+def test_trust_of_many_rounds_is_lost_at_once(rng: np.random.Generator) -> None:
+    """Eight sleepers send the honest mean for twenty rounds, then its opposite."""
+    rule, state = RootWeights(), None
+    for t in range(23):
+        honest = 1.0 + 2 * rng.standard_normal((12, 40))
+        mean = honest.mean(axis=0)
+        rows = np.vstack([honest, np.tile(mean if t < 20 else -mean, (8, 1))])
+        decision, state = rule(rows, state, root=-mean + rng.standard_normal(40))
+        if t in (5, 19):
+            assert decision.weights[12:].sum() > 0.2
+        if t >= 21:
+            assert decision.weights[12:].sum() == 0
+
+
+def test_who_goes_down_with_the_root_cannot_add_anything_else(
+    rng: np.random.Generator,
+) -> None:
+    """Half of the clients go as far down as the mean, and undo the rest of it."""
+    honest = np.full(60, 0.3) + rng.standard_normal((10, 60))
+    honest[:, 0] += 1.0
+    mean = honest.mean(axis=0)
+    root = -np.eye(60)[0]
+    bad = -2 * mean
+    bad[0] = mean[0]
+    decision, _ = RootWeights()(np.vstack([honest, np.tile(bad, (10, 1))]), root=root)
+    across = decision.step[1:] @ mean[1:]
+    assert decision.step[0] > 0.3 * mean[0]
+    assert across > -0.5 * mean[1:] @ mean[1:]
 
 
 def test_colluders_of_sixty_percent_are_left_out_by_the_root(

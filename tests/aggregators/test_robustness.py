@@ -71,6 +71,20 @@ def rounds(draw: Any) -> tuple[Any, int]:
     return np.array(rows) + offset, draw(st.integers(0, (n - 1) // 2))
 
 
+def test_numbers_of_the_sentence_are_rounded_outward() -> None:
+    """A kappa of 1.00000038 printed as 1 is a bound that nothing proves."""
+    for seed in range(20):
+        rows = np.random.default_rng(seed).standard_normal((6, 3))
+        certificate = robustness_certificate(rows, 2, step=rows.mean(axis=0))
+        shown = float(certificate.status.split()[1])
+        assert certificate.upper <= shown < 1.01 * certificate.upper
+    rows = np.random.default_rng(0).standard_normal((30, 3))
+    stopped = robustness_certificate(rows, 9, step=rows.mean(axis=0), work=1)
+    assert not stopped.exact
+    most = float(stopped.status.partition("at most ")[2].partition(":")[0])
+    assert stopped.upper <= most < 1.01 * stopped.upper
+
+
 @given(rounds(), st.data())
 def test_the_interval_holds_the_value_over_all_subsets(
     problem: tuple[Any, int], data: st.DataObject

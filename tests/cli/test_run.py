@@ -13,12 +13,13 @@ from concurrent.futures import BrokenExecutor
 from pathlib import Path
 
 import pytest
+import tomli_w
 from rich.console import Console
 from typer.testing import CliRunner
 
 from hewfl.cli import app
 from hewfl.cli.execute import show_summary
-from hewfl.core.atomic import write_json
+from hewfl.core.atomic import write_checksums, write_json
 from hewfl.experiments.run_folder import Folder, lock, open_folder
 from hewfl.experiments.spec import spec_from_table
 from tests.experiments.runs import TEXT, small
@@ -214,6 +215,21 @@ def test_one_damaged_run_does_not_hide_the_others(place: Path) -> None:
     (good / "seed-0" / "manifest.json").write_text("{")
     listed = runner.invoke(app, ["ls"], env={"COLUMNS": "200"})
     assert f"{good.name}/seed-0/manifest.json is damaged: " in listed.output
+
+
+def test_ls_does_not_ask_the_hub(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose run it is decides what the library of the hub would load."""
+    runner.invoke(app, ["tune", "small.toml", "--jobs", "0"])
+    (folder,) = (place / "runs").iterdir()
+    spec = tomllib.loads((folder / "spec.toml").read_text())
+    spec["data"] = {"name": "hf:somebody/something"}
+    (folder / "spec.toml").write_text(tomli_w.dumps(spec))
+    write_checksums(folder / "data.json", {"data file": "x"})
+    asked: list[str] = []
+    monkeypatch.setattr(sys.modules["hewfl.data.load"], "fingerprint", asked.append)
+    listed = runner.invoke(app, ["ls"], env={"COLUMNS": "200"})
+    assert "something" in listed.output
+    assert not asked
 
 
 @pytest.mark.parametrize(

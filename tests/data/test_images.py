@@ -207,6 +207,18 @@ def test_a_folder_of_images(size: tuple[int, ...], tmp_path: Path) -> None:
         np.testing.assert_array_equal(rows, want)
 
 
+def test_grey_images_of_16_bits_keep_their_range(tmp_path: Path) -> None:
+    """As bytes all values above 255 became 255."""
+    image = pytest.importorskip("PIL.Image")
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+        array = np.arange(20, dtype=np.uint16).reshape(4, 5) * 3000
+        image.fromarray(array).save(tmp_path / name / "1.png")
+    data = load(str(tmp_path))
+    assert data.shape == (1, 4, 5)
+    assert sorted(set(data.features.ravel().tolist())) == list(range(0, 60000, 3000))
+
+
 def test_folders_of_a_training_and_a_test_part(tmp_path: Path) -> None:
     photos(tmp_path / "photos" / "train")
     test = photos(tmp_path / "photos" / "test")

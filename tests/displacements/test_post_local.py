@@ -418,3 +418,34 @@ def test_bad_combinations_are_named() -> None:
     with pytest.raises(InvalidInputError, match="`weights` must be finite"):
         combine(GOOD, [0.5, np.nan, 0.5])
     assert combine(GOOD, [0.0, 0.0, 0.0]).tolist() == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("decade", [20, 100, 138, 150, 155, 160, 200, 300])
+@pytest.mark.parametrize("shape", [(4, 6), (4, 1), (600, 3)], ids=str)
+def test_one_long_vector_is_refused_or_costs_nothing(
+    decade: int, shape: tuple[int, int], rng: np.random.Generator
+) -> None:
+    """It points uphill, so that the others alone have the minimum.
+
+    In units of its squares theirs are zero: value 0, gap 0 and "optimal" was printed.
+    """
+    D, g = rng.standard_normal(shape), rng.standard_normal(shape[1])
+    small = post_local_weights(D[1:], g, 1.0)
+    slope = g + combine(D[1:], small.weights)
+    D[0] = slope / np.abs(slope).max() * 10.0**decade
+    if decade > 139:
+        with pytest.raises(InvalidInputError, match="`displacements` must be of leng"):
+            post_local_weights(D, g, 1.0)
+        return
+    solution = post_local_weights(D, g, 1.0)
+    assert float(solution.value) == pytest.approx(float(small.value), rel=1e-9)
+    assert solution.weights[0] == 0
+
+
+@pytest.mark.parametrize(("g", "curvature"), [(1e308, 1.0), (1.0, 1e308)])
+def test_products_out_of_range_are_those_of_the_displacements(
+    g: float, curvature: float, rng: np.random.Generator
+) -> None:
+    D = 4 * rng.standard_normal((4, 6))
+    with pytest.raises(InvalidInputError, match="`displacements` must be so short"):
+        post_local_weights(D, np.full(6, g), curvature)

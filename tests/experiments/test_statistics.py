@@ -174,7 +174,9 @@ def test_accuracies_and_losses_that_are_not_positive_are_differences() -> None:
     ("first", "second", "verdict", "reason"),
     [
         ([1, np.inf, 1], [9, 9.1, 9], "worse", "diverged in 1 of 3 seeds"),
-        ([1, 30, 1], [9, 9.1, 9], "worse", "ended above its start in 1 of 3 seeds"),
+        ([10, 30, 10], [9, 9.1, 9], "worse", "ended above its start in 1 of 3 seeds"),
+        ([32, 64, 32], [16, 16, 32], "worse", "ended above its start in 3 of 3 seeds"),
+        ([1, 30, 1], [9, 9.1, 9], "undecided", ""),  # ahead in two seeds
         ([np.nan, 30, 1], [9, 9.1, 9], "worse",
          "diverged in 1 and ended above its start in 1 of 3 seeds"),
         ([9, 9.1, 9], [np.nan] * 3, "better", "the other diverged in 3 of 3 seeds"),
@@ -191,6 +193,8 @@ def test_what_diverged_is_behind_in_words(
     (c,) = compare_pairs(values, [("a", "b")], "objective", starts).values()
     assert (c.verdict, c.reason) == (verdict, reason)
     assert reason_text(c).startswith(reason)
+    both = "both diverged in every seed"
+    assert (reason_text(c) == both) == (not np.isfinite([*first, *second]).any())
     assert c.reverse().reverse() == c or c.seeds == 0
     assert c.reverse().verdict == {"better": "worse", "worse": "better"}.get(
         verdict, verdict
@@ -225,6 +229,9 @@ def test_undecided_says_what_the_seeds_would_have_shown() -> None:
     c = compare([1.0, 1.1, 0.95, 1.02, 0.97], np.ones(5))
     assert c.verdict == "undecided"
     assert detectable_text(c).startswith("these 5 seeds would have shown a ratio of 1.")
+    two = compare([1.0, 4.0], np.ones(2))
+    assert two.detectable > 1e4
+    assert detectable_text(two) == "these 2 seeds would not have shown a ratio of 100"
     rng = np.random.default_rng(2)
     logs = math.log(c.detectable) + c.spread * rng.standard_normal((4000, 5))
     p = scipy.stats.ttest_1samp(logs, 0, axis=1).pvalue

@@ -31,6 +31,7 @@ from hewfl import (
     simulate,
     solve_simplex_qp,
 )
+from hewfl.aggregators import TrimmedMean
 from hewfl.core import native
 from hewfl.displacements.chunked import ChunkedDisplacements
 from hewfl.displacements.count_sketch import CountSketch
@@ -111,6 +112,8 @@ def draw_calls(rng: np.random.Generator) -> None:
     )
     for weights in (None, np.ones(2)):
         inner_with_sum(moved, weights)
+    rows = np.round(rng.standard_normal((int(rng.integers(1, 9)), len(vector))), 1)
+    TrimmedMean()(rows.astype(dtype))
 
 
 def damaged(rng: np.random.Generator, given: tuple[Any, ...]) -> tuple[Any, ...]:

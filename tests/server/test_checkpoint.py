@@ -21,8 +21,10 @@ from hewfl import (
     SampledParticipation,
     simulate,
 )
+from hewfl.experiments.run import rounds_done
 from hewfl.server.checkpoint import (
     Checkpoint,
+    check_trace,
     flatten,
     load_checkpoint,
     save_checkpoint,
@@ -210,6 +212,22 @@ def test_a_changed_manifest_is_refused(stopped: Path, change: dict[str, Any]) ->
     manifest.write_text(json.dumps(text | change))
     with pytest.raises(DataError, match="its checksum does not match"):
         go_on(stopped)
+
+
+@pytest.mark.parametrize("key", ["round", "sha256", "trace_sha256", "trace_bytes"])
+@pytest.mark.parametrize("read", [load_checkpoint, check_trace, rounds_done])
+def test_a_flipped_bit_of_the_manifest_accuses_no_other_file(
+    stopped: Path, key: str, read: Any
+) -> None:
+    """The trace was called damaged, and `hewfl ls` showed another progress."""
+    manifest = stopped / "manifest.json"
+    data = bytearray(manifest.read_bytes())
+    value = json.dumps(json.loads(data)[key]).encode()
+    at = data.index(b'"%s": ' % key.encode() + value) + len(key) + 4 + len(value) // 2
+    data[at] ^= 1  # 4 is 5, a is `
+    manifest.write_bytes(bytes(data))
+    with pytest.raises(DataError, match=r"manifest\.json is damaged"):
+        read(stopped)
 
 
 def test_a_changed_digit_of_the_trace_is_refused(stopped: Path) -> None:

@@ -14,6 +14,7 @@ from hewfl import (
     ChoiceSteps,
     Entry,
     FedAvg,
+    FedAvgM,
     Federation,
     FedNova,
     FedProx,
@@ -606,3 +607,11 @@ def test_worker_momentum_belongs_to_plain_local_steps() -> None:
     assert Method(local, Trust()).name == "Trust, worker momentum 0.9"
     with pytest.raises(InvalidInputError, match="without `worker_momentum`"):
         require_available(Method(local, Trust()))
+
+
+def test_a_label_does_not_take_a_method_s_server_step() -> None:
+    """`Entry(FedAvgM(…), label=…)` was FedAvg without momentum."""
+    method = FedAvgM(0.1, momentum=0.8)
+    assert Entry(method, label="mine").server_step == method.server_step
+    assert Entry(method, ServerStep()).server_step == ServerStep()
+    assert Entry(HewHom(1.0, 0.5)).server_step == ServerStep()

@@ -240,7 +240,8 @@ def test_the_joint_bound_is_the_largest_value_over_gradients(
         w, theta = rng.dirichlet(np.ones(n)), rng.uniform(0.01, 1, n)
         U, Q = 0.5 * rng.random(), rng.exponential(0.1)
         system = System(1.0, 1.0, H, 1, M * H)
-        value = one_step((w, theta), situation(system, U, Q), variant="joint").value
+        at = situation(system, U, Q)
+        value = one_step((w, theta), at, variant="joint").value
         y = np.linspace(0, np.sqrt(2 * U), 20_001)[:, None]
         p, h2 = w * theta / (w @ theta), (H - 1) / (2 * H)
         own = theta * (h2 * (y + 2 * (1 - 1 / n) * np.sqrt(Q)) + np.sqrt(h2 * M))
@@ -251,3 +252,6 @@ def test_the_joint_bound_is_the_largest_value_over_gradients(
         exact = (gap + step).max() + (w**2 * theta**2 * M).sum() / 2
         assert exact <= value * (1 + 1e-12)
         assert value == pytest.approx(exact, rel=1e-4)  # of the grid
+        wide = one_step((w, 3 * theta / theta.max()), at, variant="joint")
+        assert np.isnan(wide.value)
+        assert [h.name for h in wide.hypotheses if not h.holds] == ["θ ≤ 1"]

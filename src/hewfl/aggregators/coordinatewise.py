@@ -17,12 +17,18 @@ from hewfl.aggregators.distance import (
 from hewfl.core.algorithm import Need
 from hewfl.core.array_types import Bool, Float, Float64, Int64
 from hewfl.core.displacements import Displacements, StoredBlocks
+from hewfl.core.native import PASSES, library
 from hewfl.core.round import Decision, Round
 from hewfl.core.validation import Array, Faulty, Ints, Mask, PerClient
+from hewfl.displacements.backend import host_rows
+
+PerColumn = Float64[Array, " k"]
 
 ROUNDED = 1e-15
 """Distances to a median that differ by less than this share of it are equal but for
 rounding."""
+COMPILED = 256
+"""Up to so many clients the compiled sorting network is used."""
 NETWORK = 32
 """Up to so many clients a sorting network takes about half the time of `np.sort`."""
 
@@ -50,35 +56,35 @@ def middle_means(
         weights are equal.
     """
     n = displacements.n
-    return window_means(displacements, n - 2 * trimmed, lambda _: trimmed)
+    return window_means(displacements, n - 2 * trimmed, trimmed)
 
 
 def window_means(
     displacements: Displacements,
     count: int,
-    first: Callable[[Float[Array, "n k"]], Any],
+    first: int | Callable[[Float[Array, "n k"]], PerColumn],
 ) -> tuple[Float64[Array, " k"], PerClient]:
     """Means of `count` neighbours among the sorted values of every coordinate.
 
     Args:
         displacements: Δ_i, n of them.
         count: values that are averaged.
-        first: from the sorted values of a block to the place of the first one that is
-            kept: one for all columns, or one for each. A half between two places means
-            that both windows count half.
+        first: the place of the first one that is kept; or a function from the sorted
+            values of a block to one place for each column. A half between two places
+            means that both windows count half.
 
     Returns:
         The step and the weights, as of `middle_means`.
     """
     steps, shares = [], np.zeros(displacements.n)
     for block in blocks_as_stored(displacements):
-        ordered = sort_columns(block)
-        place = first(ordered)
-        if isinstance(place, int):
-            kept = ordered[place : place + count]
-            steps.append(kept.mean(axis=0, dtype=np.float64))
-            shares += _shares(block, ordered, kept)
+        if isinstance(first, int):
+            mean, counts = _fixed_window(block, first, count)
+            steps.append(mean)
+            shares += counts
         else:
+            ordered = sort_columns(block)
+            place = first(ordered)
             sides = [np.floor(place), np.ceil(place)]
             sides = sides[:1] if (sides[0] == sides[1]).all() else sides
             windows = [
@@ -96,6 +102,31 @@ def window_means(
     if total == 0:
         return step, np.full(displacements.n, 1 / displacements.n)
     return step, counts / total
+
+
+def _fixed_window(
+    block: Float[Array, "n k"], first: int, count: int
+) -> tuple[PerColumn, PerClient]:
+    """Means of the sorted values first, …, first + count − 1, and who is in them."""
+    n, width = block.shape
+    kernels = library(PASSES)
+    if kernels is not None and n <= COMPILED and np.isfinite(block.sum()):
+        lent = host_rows(list(block))
+        if lent is not None:
+            mean, counts = np.empty(width), np.zeros(n)
+            kernels.window_means(
+                *lent, width, _comparisons(n), first, count, mean, counts
+            )
+            return mean, counts
+    ordered = sort_columns(block)
+    kept = ordered[first : first + count]
+    return kept.mean(axis=0, dtype=np.float64), _shares(block, ordered, kept)
+
+
+@cache
+def _comparisons(n: int) -> bytes:
+    """The network as the kernel reads it."""
+    return np.array(_network(n), dtype=np.int32).tobytes()
 
 
 def sort_columns(block: Float[Array, "n k"]) -> Float[Array, "n k"]:

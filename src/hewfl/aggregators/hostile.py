@@ -29,6 +29,8 @@ SMOOTHING, STEPS = 1e-6, 200
 """Of the geometric median, whose last digits do not matter here."""
 FULL = 0.5
 """Share of the median trust from which on a client counts in full."""
+RECENT = 0.5
+"""Memory of the recent cosine: a client that turns is noticed in two rounds."""
 LENGTHENING = 2.0
 """Lengths up to this multiple of the median make the step longer again."""
 
@@ -104,10 +106,12 @@ class RootState:
         descent: Σ_t β^t ⟨Δ_i, −g⟩/‖Δ_i‖ over the rounds of client i, the last one
             first.
         steepness: Σ_t β^t ‖g‖ over the same rounds.
+        recent: mean cosine of Δ_i with −g over about two rounds.
     """
 
     descent: PerClient
     steepness: PerClient
+    recent: PerClient
 
 
 @final
@@ -120,22 +124,26 @@ class RootWeights(Aggregator):
     themselves.
 
         ρ_i = Σ_t β^t ⟨Δ_i, −g⟩/‖Δ_i‖ / Σ_t β^t ‖g‖        mean cosine, by steepness
-        p_i = min{1, max{0, ρ_i} / (½ median of the positive ρ_j)}
+        σ_i ← ½σ_i + ½⟨Δ_i, −g⟩/(‖Δ_i‖‖g‖)                 recent cosine
+        h   = ½ median of the positive ρ_j
+        p_i = max{0, min{1, ρ_i/h, 1 + σ_i/h}}
         s_i = min{1, ℓ/‖Δ_i‖},   ℓ the median length where p_i > 0
         z   = geometric median, by p, of the angle-mixed s_iΔ_i
-        t   = ½ (z − ‖z‖ g/‖g‖)
-        w   = argmin over w ∈ Δ_n of ½‖Σ w_is_iΔ_i − t‖² + (ℓ̄²/2)‖w − v‖²
+        w   = argmin over w ∈ Δ_n of ½‖Σ w_is_iΔ_i + ‖z‖ g/‖g‖‖² + (ℓ̄²/2)‖w − v‖²
         step = a Σ w_is_iΔ_i,   a = Σ p_i min{‖Δ_i‖, 2ℓ} / Σ p_i min{‖Δ_i‖, ℓ}
 
     v are the weights of z and ℓ̄² the mean of the squared clipped lengths. A late
     gradient of a small root set is mostly noise; weighted by steepness the early
-    rounds, where it is not, decide. Nobody gains by a cosine above half of the median
-    one, by a length above twice the median, or by being near the centre.
+    rounds, where it is not, decide. So trust would outlast an attack of clients that
+    were honest for many rounds (a sleeper): whoever goes clearly uphill now has none.
+    The root sets the direction that the weights aim at and the clients its length; a
+    part of z in the target would let clients that go down with g add anything else.
+    Nobody gains by a cosine above half of the median one, by a length above twice the
+    median, or by being near the centre.
 
-    What it does not do: a root of few samples, without some classes or of another
+    What it does not do: a root of few samples, without many classes or of another
     distribution trusts and distrusts wrongly, and an attacker that knows the root can
-    move what the root does not see. With more than half of the clients hostile the
-    root alone protects: attackers that know it win.
+    move what the root does not see. docs/hostile.md has the figures.
 
     Where all clients have gone uphill so far no step is taken, and the status says so.
     A root gradient of zero judges nobody.
@@ -151,7 +159,7 @@ class RootWeights(Aggregator):
 
     def init(self, n: int, d: int) -> RootState:
         """No client was seen."""
-        return RootState(np.zeros(n), np.zeros(n))
+        return RootState(np.zeros(n), np.zeros(n), np.zeros(n))
 
     def decide(self, round_: Round, state: RootState) -> tuple[Decision, RootState]:
         """The root's judgement of this round into the memory, then the weights."""
@@ -164,18 +172,25 @@ class RootWeights(Aggregator):
         lengths = np.sqrt(np.diagonal(gram))
         descent = np.divide(slopes, lengths, out=np.zeros(D.n), where=lengths > 0)
         descent = np.clip(descent, -steep, steep)
+        cosines = descent / steep if steep > 0 else np.zeros(D.n)
+        recent = state.recent.copy()
+        if steep > 0:
+            is_new = state.steepness[i] == 0
+            mean = RECENT * recent[i] + (1 - RECENT) * cosines
+            recent[i] = np.where(is_new, cosines, mean)
         state = RootState(
             _after(state.descent, i, self.memory, descent),
             _after(state.steepness, i, self.memory, np.full(D.n, steep)),
+            recent,
         )
         if not lengths.any():
             return Decision(np.full(D.n, 1 / D.n), "no client moved"), state
-        trust = root_trust(state.descent[i], state.steepness[i])
+        trust = root_trust(state.descent[i], state.steepness[i], recent[i])
         trusted = np.flatnonzero(trust)
         weights = np.zeros(D.n)
         if len(trusted) == 0:
             return Decision(weights, "no client is trusted: all go uphill"), state
-        down = descent * lengths / steep if steep > 0 else np.zeros(D.n)
+        down = cosines * lengths
         part, gap = trusted_weights(
             gram[np.ix_(trusted, trusted)], down[trusted], trust[trusted]
         )
@@ -184,8 +199,10 @@ class RootWeights(Aggregator):
         return Decision(weights, status, float(np.ldexp(gap, exponent))), state
 
 
-def root_trust(descent: PerClient, steepness: PerClient) -> PerClient:
-    """p_i, of a client's sums; one for all where no root was steep."""
+def root_trust(
+    descent: PerClient, steepness: PerClient, recent: PerClient
+) -> PerClient:
+    """p_i, of what is remembered of a client; one for all where no root was steep."""
     if not steepness.any():
         return np.ones(len(descent))
     cosines = np.divide(
@@ -194,8 +211,9 @@ def root_trust(descent: PerClient, steepness: PerClient) -> PerClient:
     positive = cosines[cosines > 0]
     if len(positive) == 0:
         return np.zeros(len(descent))
-    trust = cosines / (FULL * float(np.median(positive)))
-    return np.clip(trust, 0.0, 1.0)
+    half = FULL * float(np.median(positive))
+    trust = np.minimum(cosines, half + recent) / half
+    return np.asarray(np.clip(trust, 0.0, 1.0))
 
 
 def trusted_weights(
@@ -205,23 +223,24 @@ def trusted_weights(
 
     Args:
         gram: ⟨Δ_i, Δ_j⟩.
-        down: ⟨Δ_i, −g⟩/‖g‖.
+        down: ⟨Δ_i, −g⟩/‖g‖; where all are zero, the weights are v.
         trust: p > 0.
     """
     lengths, p = np.sqrt(np.diagonal(gram)), trust / trust.sum()
     bound = median_length(lengths)
     scale = bound / np.maximum(lengths, bound)
     clipped = scale[:, None] * gram * scale
-    v = mixed_median(clipped, p)
-    toward = clipped @ v  # ⟨s_iΔ_i, z⟩
-    target = 0.5 * (toward + np.sqrt(max(float(v @ toward), 0.0)) * scale * down)
-    ridge = float(np.diagonal(clipped).mean())
+    v = weights = mixed_median(clipped, p)
+    ridge, gap = float(np.diagonal(clipped).mean()), 0.0
     if ridge == 0:  # nobody moved
         return p, 0.0
-    H = clipped + ridge * np.eye(len(p))
-    solution = solve_simplex_qp(H, -target - ridge * v)
+    if down.any():
+        length = np.sqrt(max(float(v @ clipped @ v), 0.0))  # ‖z‖
+        H = clipped + ridge * np.eye(len(p))
+        solution = solve_simplex_qp(H, -length * scale * down - ridge * v)
+        weights, gap = solution.weights, float(solution.gap)
     longer = p @ np.minimum(lengths, LENGTHENING * bound) / (p @ (scale * lengths))
-    return longer * solution.weights * scale, float(solution.gap)
+    return longer * weights * scale, gap
 
 
 def mixed_median(gram: Float64[Array, "n n"], shares: PerClient) -> PerClient:

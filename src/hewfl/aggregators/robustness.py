@@ -33,6 +33,7 @@ from hewfl.core.displacements import (
     RoundProducts,
 )
 from hewfl.core.round import Decision, Round
+from hewfl.core.rounding import format_lower, format_upper
 from hewfl.core.validation import (
     Array,
     ArrayLike,
@@ -243,15 +244,19 @@ def _scaled(
 def _sentence(
     kappa: float, lower: float, upper: float, exact: bool, f: int, confidence: float
 ) -> str:
-    """What the certificate says."""
-    text = f"kappa {kappa:.3g} whichever {f} clients are faulty"
+    """What the certificate says, with numbers rounded outward."""
+    near = isfinite(kappa) and upper <= 1.01 * kappa + 0.01
+    # One number alone is a bound; beside an upper one it is what was computed.
+    shown = format_upper(upper) if exact and near else f"{kappa:.3g}"
+    text = f"kappa {shown} whichever {f} clients are faulty"
+    most = f"at most {format_upper(upper)}" if isfinite(upper) else "without a bound"
     if confidence < 1:
-        upper_text = f"at most {upper:.3g}" if isfinite(upper) else "without a bound"
-        return f"{text}, from sketches: {upper_text} with probability {confidence:g}"
+        return f"{text}, from sketches: {most} with probability {confidence:g}"
     if not exact:
-        return f"{text}, at most {upper:.3g}: the search was stopped"
-    if isfinite(kappa) and upper > 1.01 * kappa + 0.01:
-        return f"{text}, from {lower:.3g} to {upper:.3g} by rounding"
+        return f"{text}, {most}: the search was stopped"
+    if isfinite(kappa) and not near:
+        least = format_lower(lower)
+        return f"{text}, from {least} to {format_upper(upper)} by rounding"
     return text
 
 

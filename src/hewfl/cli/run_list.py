@@ -80,7 +80,7 @@ def _state(folder: Folder) -> str:
     if folder.is_whole or (folder.is_done and holder is not None):
         return f"[green]done[/]{running}"
     if not folder.spec.is_record and not folder.has_results:
-        check_user_files(folder.path, folder.spec)
+        check_user_files(folder.path, folder.spec, asks_hub=False)
     for seed in folder.spec.seeds:
         read_json(folder.of_seed(seed) / "constants.json", missing=True)
     progress = progress_text(folder)  # raises if a checkpoint is damaged

@@ -3,7 +3,8 @@
     photos/cat/1.png  photos/dog/2.jpg ...            one part, split by seed
     photos/train/cat/1.png  photos/test/cat/2.png     with a published test part
 
-All images have one size; all are grey, or all have colours.
+All images have one size; all are grey, or all have colours. Grey images of 16 bits keep
+their range, transparency is left out.
 """
 
 import importlib
@@ -76,7 +77,7 @@ def _same_shape(path: Path, files: list[Path], shape: tuple[int, ...]) -> list[A
 
 
 def _read(file: Path) -> Any:
-    """An image as bytes: (height, width), or with three colours behind."""
+    """An image as numbers: (height, width), or with three colours behind, as bytes."""
     try:
         read_image: Any = importlib.import_module("PIL.Image").open
     except ImportError as error:
@@ -84,7 +85,9 @@ def _read(file: Path) -> Any:
         raise MissingExtraError(text) from error
     try:
         with read_image(file) as image:
-            mode = "L" if image.mode in ("1", "L", "I;16") else "RGB"
+            if image.mode[0] in "IF":  # 16 or 32 bits: bytes would cut off bright parts
+                return np.asarray(image)
+            mode = "L" if image.mode in ("1", "L") else "RGB"
             return np.asarray(image.convert(mode))
     except (OSError, ValueError) as error:
         raise DataError(f"{file} must be an image; got {error}") from error

@@ -1,6 +1,6 @@
 /* Passes over the displacements, compiled: the same results as gram.py, weighted_sum.py,
- * count_sketch.py and control_variates.py, for speed only. Callers go through hewfl.core.native.library(); every entry point checks
- * that its buffers are as long as it will read or write.
+ * count_sketch.py, control_variates.py and aggregators/coordinatewise.py, for speed only. Callers go through
+ * hewfl.core.native.library(); every entry point checks that its buffers are as long as it will read or write.
  */
 #include "../core/_kernels.h"
 
@@ -833,6 +833,86 @@ static PyObject *native_moved(PyObject *self, PyObject *args)
     return ok ? Py_BuildValue("dd", product, (double)far.value) : NULL;
 }
 
+/* ------------------ columns */
+
+enum { STRIP = 32 }; /* columns sorted together: those of 100 rows of float32 fit the first cache */
+
+/* Which of n sorted values are averaged, and the comparisons (i, j) that sort them. */
+typedef struct {
+    Py_ssize_t n, first, count, swaps;
+    const int32_t *pairs;
+    int32_t *inside; /* space for n numbers */
+} Window;
+
+#define REAL float
+#include "_columns.h"
+#undef REAL
+#define REAL double
+#include "_columns.h"
+#undef REAL
+
+/* window_means(rows, types, d, pairs, first, count, means, shares)
+ *
+ * Of every column the mean of the sorted values first, ..., first + count - 1; adds to shares in
+ * how many columns each row is among them. Rows are finite, all of float32 or all of float64.
+ */
+static PyObject *native_window_means(PyObject *self, PyObject *args)
+{
+    (void)self;
+    PyObject *list;
+    Py_buffer types, pairs, means, shares;
+    Py_ssize_t d;
+    Window v = {0};
+    if (!PyArg_ParseTuple(args, "Oy*ny*nnw*w*", &list, &types, &d, &pairs, &v.first, &v.count,
+                          &means, &shares))
+        return NULL;
+    Rows rows;
+    v.n = types.len, v.pairs = pairs.buf, v.swaps = pairs.len / (2 * (Py_ssize_t)sizeof(int32_t));
+    const char *code = types.buf;
+    int valid = v.n > 0 && v.first >= 0 && v.count > 0 && v.first <= v.n - v.count &&
+                v.n < LONGEST && (code[0] == FLOAT32 || code[0] == FLOAT64);
+    for (Py_ssize_t i = 1; valid && i < v.n; i++)
+        valid = code[i] == code[0];
+    for (Py_ssize_t k = 0; valid && k < 2 * v.swaps; k++)
+        valid = v.pairs[k] >= 0 && v.pairs[k] < v.n;
+    for (Py_ssize_t k = 0; valid && k < v.swaps; k++)
+        valid = v.pairs[2 * k] != v.pairs[2 * k + 1];
+    if (!valid)
+        PyErr_SetString(PyExc_ValueError, "no window of rows of one type");
+    int held = valid && fits(&means, d, 8) && fits(&shares, v.n, 8) &&
+               hold_rows(&rows, list, types.buf, v.n, d);
+    int ok = held;
+    if (held) {
+        size_t strip = (size_t)v.n * STRIP * sizeof(double);
+        char *space = malloc(strip + 64 + (size_t)v.n * sizeof(int32_t));
+        ok = space != NULL;
+        if (ok) {
+            Py_BEGIN_ALLOW_THREADS
+            void *lined = (void *)(((uintptr_t)space + 63) & ~(uintptr_t)63);
+            v.inside = (int32_t *)((char *)lined + strip);
+            for (Py_ssize_t lo = 0; lo < d; lo += STRIP) {
+                int len = d - lo < STRIP ? (int)(d - lo) : STRIP;
+                if (code[0] == FLOAT32)
+                    window_float(&v, &rows, lo, len, lined, means.buf, shares.buf);
+                else
+                    window_double(&v, &rows, lo, len, lined, means.buf, shares.buf);
+            }
+            Py_END_ALLOW_THREADS
+            free(space);
+        } else {
+            PyErr_NoMemory();
+        }
+        drop_rows(&rows);
+    }
+    PyBuffer_Release(&types);
+    PyBuffer_Release(&pairs);
+    PyBuffer_Release(&means);
+    PyBuffer_Release(&shares);
+    if (!ok)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef methods[] = {
     {"gram", native_gram, METH_VARARGS, "Gram matrix and slope in one pass."},
     {"shifted", native_shifted, METH_VARARGS, "Rows less one of them, in double precision."},
@@ -840,6 +920,7 @@ static PyMethodDef methods[] = {
     {"combine", native_combine, METH_VARARGS, "Weighted sums in double precision."},
     {"advance", native_advance, METH_VARARGS, "Control variates after a round, in place."},
     {"moved", native_moved, METH_VARARGS, "A model and its step in one pass."},
+    {"window_means", native_window_means, METH_VARARGS, "Means of sorted values of columns."},
     {"sketch_weighted", native_sketch, METH_VARARGS, "A sketch and a multiple in one pass."},
     {NULL, NULL, 0, NULL},
 };

@@ -37,6 +37,8 @@ ORIGINS = 3
 """Passes spent on a better origin; one is enough unless several rows are long."""
 _SAFE = (1e-70, 1e70)
 """Sizes whose squares and products stay well inside the range of float64."""
+UNEQUAL = 1e140
+"""Ratio of two lengths whose squares keep all digits in the same units."""
 
 
 def round_products(data: Readable, reference: Any, curvature: float) -> RoundProducts:
@@ -83,7 +85,8 @@ def _vector_problem(data: Readable, reference: Any, curvature: float) -> RoundPr
     sizes = _true_sizes(data, reference)
     if sizes[0] == 0:
         return products
-    return _products(data, reference, curvature, origin, sizes)
+    with np.errstate(all="ignore"):
+        return _products(data, reference, curvature, origin, sizes)
 
 
 def vector_products(data: Readable, origin: int) -> RoundProducts:
@@ -256,6 +259,33 @@ def _true_sizes(data: Readable, reference: Any) -> tuple[float, float]:
         float(np.abs(to_host(data.block(lo, hi))).max()) for lo, hi in data.ranges()
     )
     return largest, float(slope.max())
+
+
+def largest_entries(data: Readable) -> Float64[Array, " n"]:
+    """The largest entry of each vector, by its size."""
+    parts = [np.abs(to_host(data.block(lo, hi))) for lo, hi in data.ranges()]
+    largest: Float64[Array, " n"] = np.max([x.max(axis=1) for x in parts], axis=0)
+    return largest
+
+
+def require_common_scale(entries: Float64[Array, " n"]) -> None:
+    """Refuse vectors of which some are so long that squares of the others vanish.
+
+    All are divided by one power of two, so that the squares of the longest stay in
+    range. Those of vectors `UNEQUAL` times as short are then zero, and so would be the
+    value and the gap of any weights on them.
+
+    Args:
+        entries: the largest entry of each vector.
+
+    Raises:
+        InvalidInputError: they are such vectors.
+    """
+    most, least = entries.max(), entries[entries > 0].min(initial=np.inf)
+    if most > _SAFE[1] and most / UNEQUAL > least:
+        rule = f"of lengths within a factor of {UNEQUAL:g}, if some are above 1e70"
+        got = f"largest entries from {least:.2g} to {most:.2g}"
+        raise invalid("displacements", rule, got)
 
 
 def _products(

@@ -17,7 +17,7 @@ from hewfl.core.records import SimplexSolution
 from hewfl.core.validation import Array, invalid
 from hewfl.displacements.backend import as_wide, to_host
 from hewfl.displacements.dense import DenseDisplacements
-from hewfl.displacements.gram import slope_at
+from hewfl.displacements.gram import require_common_scale, slope_at
 from hewfl.solver.active_set import Index, error_scale
 from hewfl.solver.large import column_generation
 from hewfl.solver.least_norm import least_norm_minimiser, row_space_of_factor
@@ -137,6 +137,7 @@ def _columns(data: DenseDisplacements, reference: Any, curvature: float) -> Data
     if not np.isfinite(g).all():
         raise invalid("reference", "finite", g[~np.isfinite(g)][0])
     size, shortest, origin = 0.0, np.inf, np.zeros(data.d)
+    entries = np.zeros(data.n)
     for lo in range(0, data.n, _ROWS):
         members = np.arange(lo, min(lo + _ROWS, data.n))
         part = data.take(members)
@@ -145,12 +146,13 @@ def _columns(data: DenseDisplacements, reference: Any, curvature: float) -> Data
         if not np.isfinite(peaks).all():
             i = int(np.flatnonzero(~np.isfinite(peaks))[0])
             raise invalid("displacements", "finite", f"{peaks[i]} for client {lo + i}")
-        size = max(size, float(peaks.max()))
+        size, entries[members] = max(size, float(peaks.max())), peaks
         unit = rows / np.where(peaks > 0, peaks, 1.0)[:, None]
         lengths = peaks * np.sqrt(np.einsum("ij,ij->i", unit, unit))
         if lengths.min() < shortest:
             shortest = float(lengths.min())
             origin = rows[int(np.argmin(lengths))].copy()
+    require_common_scale(entries)
     exponent = int(np.frexp(size)[1]) if size > 0 else 0
     slope = np.ldexp(slope_at(g, curvature, origin), -exponent)
     return DataColumns(data, origin, slope, curvature, exponent)

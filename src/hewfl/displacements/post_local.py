@@ -28,6 +28,7 @@ from hewfl.displacements.estimated_products import (
     GramSource,
     gram_source,
 )
+from hewfl.displacements.gram import largest_entries, require_common_scale
 from hewfl.displacements.low_rank import solve_low_rank
 from hewfl.displacements.weighted_sum import weighted_sum
 from hewfl.solver.simplex import SMALL, in_given_units, solve_gram
@@ -75,7 +76,9 @@ def post_local_weights(
         Weights over all n clients; zero weight and zero multiplier off S.
 
     Raises:
-        InvalidInputError: an argument breaks a rule above, or S is empty.
+        InvalidInputError: an argument breaks a rule above, or S is empty; products are
+            beyond the range of float64; or some vectors are longer than 1e70 and others
+            so short that their squares are zero in the same units.
     """
     data = _as_displacements(displacements)
     lam = positive("curvature", curvature)
@@ -89,6 +92,8 @@ def post_local_weights(
         solution = _from_rows(part, slope, lam)
     else:
         products = part.products(slope, lam)
+        if products.exponent > 0 and as_readable(part) is not None:
+            require_common_scale(largest_entries(part))
         solution = solve_gram(products, lam)  # Alg. 2, l. 16, Alg. 3, l. 10
     return _over_all(solution, members, data.n)
 

@@ -48,7 +48,7 @@ from hewfl.experiments.spec_lint import refuse_unused_fields
 from hewfl.experiments.summary import summarise
 from hewfl.experiments.tune import is_untuned, tune_runs
 from hewfl.experiments.user_code import check_user_files, load_user_code
-from hewfl.server.checkpoint import check_trace
+from hewfl.server.checkpoint import check_trace, read_manifest
 from hewfl.simulation.audit import pathwise_audit_of_all
 from hewfl.simulation.engine import simulate
 from hewfl.simulation.rounds import Observer, Step
@@ -314,19 +314,15 @@ def rounds_done(folder: Path) -> int:
     Raises:
         DataError: the checkpoint is damaged.
     """
-    file = folder / "manifest.json"
-    manifest = read_json(file, missing=True)
-    try:
-        return 0 if manifest is None else int(manifest["round"])
-    except (TypeError, KeyError, ValueError) as error:
-        raise DataError(f"{file} is damaged: {error!r}; delete {folder}") from error
+    manifest = read_manifest(folder)
+    return 0 if manifest is None else int(manifest["round"])
 
 
 def _drop_half_checkpoint(folder: Path) -> None:
     """Start a seed again whose trace or state was deleted; a damaged one is refused."""
-    manifest = read_json(folder / "manifest.json", missing=True)
-    if isinstance(manifest, dict):
-        parts = (folder / "trace.jsonl", folder / str(manifest.get("state")))
+    manifest = read_manifest(folder)
+    if manifest is not None:
+        parts = (folder / "trace.jsonl", folder / str(manifest["state"]))
         if not all(part.exists() for part in parts):
             (folder / "manifest.json").unlink()
 

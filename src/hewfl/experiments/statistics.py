@@ -22,7 +22,8 @@ that for 3, 5 and 7 seeds.
 Diverged. A seed is lost for a method if its value is not finite, or if its loss ends
 above its own start. A method that lost seeds is behind one that lost none, and one that
 lost all behind one that did not, without a test; and so is a method whose loss is
-`GROSS` times as large in every seed of three or more.
+`GROSS` times as large in every seed of three or more. But a finite loss has a ratio: a
+method that ended above its start in some seeds, and is ahead in others, is tested.
 
 Methods that know the truth (`hewfl.aggregators.YARDSTICKS`) are limits: they have no
 rank and no verdict.
@@ -233,7 +234,8 @@ def measure(
         ends = tuple(_exp(v) for v in ends)  # type: ignore[assignment]  # three as well
     counts = (count, ahead, behind)
     c = Comparison(scale, *ends, *counts, spread, p, sign_flip_p(d), larger_is_better)
-    return replace(c, reason=_reason(lost, d if scale == "ratio" else None, len(a)))
+    logs = d if scale == "ratio" else None
+    return replace(c, reason=_reason(lost, logs, (ahead, behind), len(a)))
 
 
 def scale_of(values: Iterable[ArrayLike], *, larger_is_better: bool = False) -> Scale:
@@ -322,16 +324,24 @@ def _lost(
 def _reason(
     lost: tuple[tuple[int, int], tuple[int, int]],
     logs: Float64[Array, " pairs"] | None,
+    won: tuple[int, int],
     seeds: int,
 ) -> str:
-    """Why no test is needed, in words about the one behind; empty if one is."""
+    """Why no test is needed, in words about the one behind; empty if one is.
+
+    Args:
+        lost: of each method the seeds that diverged, and that ended above their start.
+        logs: log ratios, where losses are compared by them.
+        won: seeds in which each method is ahead.
+        seeds: how many there are.
+    """
     (first, second) = (sum(counts) for counts in lost)
-    for counts, own, other, who in (
-        (lost[0], first, second, ""),
-        (lost[1], second, first, _OTHER),
+    for (diverged, above), own, other, beaten, who in (
+        (lost[0], first, second, won[1], ""),
+        (lost[1], second, first, won[0], _OTHER),
     ):
-        if own and (other == 0 or (own == seeds and other < seeds)):
-            diverged, above = counts
+        is_all = own == seeds and other < seeds
+        if is_all or (own and other == 0 and (diverged or beaten == seeds)):
             parts = [f"diverged in {diverged}"] if diverged else []
             parts += [f"ended above its start in {above}"] if above else []
             return f"{who}{' and '.join(parts)} of {seeds} seeds"
@@ -555,7 +565,7 @@ def interval_text(c: Comparison) -> str:
     """
     unit = " times" if c.is_ratio else ""
     if c.seeds == 0:
-        return "no seed in common"
+        return "no seed in which both are finite"
     if not math.isfinite(c.high):
         return f"{_number(c, c.mean, 4)}{unit}, no interval"
     width = c.high - c.low
@@ -580,6 +590,10 @@ def seeds_text(c: Comparison) -> str:
     return f"ahead in {c.ahead} of {count} seeds{exact if c.seeds > 1 else ''}"
 
 
+LARGEST_RATIO = 100
+"""No larger ratio is named as one that seeds would have shown."""
+
+
 def detectable_text(c: Comparison) -> str:
     """How small a difference the seeds would have shown."""
     if c.seeds < 2:
@@ -587,6 +601,8 @@ def detectable_text(c: Comparison) -> str:
     if not math.isfinite(c.detectable):
         return "the differences do not vary, so nothing is known about their error"
     text = f"a difference of {c.detectable:.2g}"
+    if c.is_ratio and c.detectable > LARGEST_RATIO:
+        return f"these {c.seeds} seeds would not have shown a ratio of {LARGEST_RATIO}"
     if c.is_ratio:
         text = f"a ratio of {_ratio_text(c.detectable)}"
     return f"these {c.seeds} seeds would have shown {text}"
@@ -613,6 +629,8 @@ def reason_text(c: Comparison) -> str:
     """What a verdict rests on: the test and its interval, or why none is needed."""
     if c.reason:
         return c.reason
+    if c.seeds == c.ahead == c.behind == 0:
+        return "both diverged in every seed"
     parts = [interval_text(c), seeds_text(c)]
     if c.seeds > 1:
         pairs = "pair" if c.family == 1 else f"{c.family} pairs"

@@ -18,6 +18,7 @@ from hewfl.core.toml_records import one_of, rename_errors
 from hewfl.core.validation import invalid
 from hewfl.data import CATALOGUE
 from hewfl.data import load as load_data
+from hewfl.data.hugging_face import is_hugging_face
 from hewfl.data.load import USERS, absolute_source, is_users, source_digest
 from hewfl.data.paths import file_sha256
 from hewfl.errors import DataError
@@ -152,18 +153,21 @@ def record_user_files(folder: Path, spec: Spec) -> None:
         write_checksums(folder / CODE, digests)
 
 
-def check_user_files(folder: Path, spec: Spec, *, has_source: bool = False) -> None:
+def check_user_files(
+    folder: Path, spec: Spec, *, has_source: bool = False, asks_hub: bool = True
+) -> None:
     """Require the data, and the copy of the code, with which a run began.
 
     Args:
         folder: of the run.
         spec: of the run.
         has_source: whether missing parts of the copy can be made again.
+        asks_hub: as in `check_sources`.
 
     Raises:
         DataError: one of them is missing or has changed; the text says what to do.
     """
-    check_sources(folder, spec)
+    check_sources(folder, spec, asks_hub=asks_hub)
     for place, digest in read_checksums(folder / CODE).items():
         if not (folder / place).is_file():
             if has_source:
@@ -174,17 +178,20 @@ def check_user_files(folder: Path, spec: Spec, *, has_source: bool = False) -> N
             raise _changed(str(folder / place), folder)
 
 
-def check_sources(folder: Path, spec: Spec) -> None:
+def check_sources(folder: Path, spec: Spec, *, asks_hub: bool = True) -> None:
     """Require the data of a run, and code as in its copy, if it has them yet.
 
     Args:
         folder: of the run.
         spec: with the names of the code beside the spec, or of installed modules.
+        asks_hub: whether data of Hugging Face are looked up, by their own library,
+            which may load them from the network.
 
     Raises:
         DataError: a file has changed.
     """
-    data = read_checksums(folder / DATA)
+    is_asked = asks_hub or not is_hugging_face(spec.data.name)
+    data = read_checksums(folder / DATA) if is_asked else {}
     if data and data_digest(spec) != data.get(OF_DATA):
         raise _changed(spec.data.name, folder)
     known = read_checksums(folder / CODE)

@@ -257,14 +257,17 @@ def _steps(given: Any) -> str:
         return f"{text} local {'step' if text == '1' else 'steps'}"
     kind, rest = str(given.get("kind")), {k: v for k, v in given.items() if k != "kind"}
     if kind == "ChoiceSteps":
-        choices = list(map(str, rest.get("choices", (1, 2, 4, 8))))
-        return f"{', '.join(choices[:-1])} or {choices[-1]} local steps"
+        return f"{_one_of(rest.get('choices', (1, 2, 4, 8)))} local steps"
     if kind == "EpochSteps":
-        epochs = rest.get("epochs", 1)
-        text = listed(map(str, epochs)) if isinstance(epochs, list | tuple) else epochs
-        return f"{text} local epochs"
+        return f"{_one_of(rest.get('epochs', 1))} local epochs"
     fields = ", ".join(f"{k} = {v}" for k, v in rest.items())
     return f"local steps by {short_name(kind)}" + (f" ({fields})" if fields else "")
+
+
+def _one_of(given: Any) -> str:
+    """A number, or those that one is drawn from."""
+    texts = list(map(str, given if isinstance(given, list | tuple) else [given]))
+    return " or ".join([", ".join(texts[:-1]), texts[-1]] if texts[1:] else texts)
 
 
 def listed(names: Iterable[str], most: int = MOST_NAMED) -> str:

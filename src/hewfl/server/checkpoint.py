@@ -130,17 +130,9 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
     Raises:
         DataError: the manifest or the state is damaged, or of another format.
     """
-    path = folder / "manifest.json"
-    manifest = _manifest(path, "format")
+    manifest = read_manifest(folder)
     if manifest is None:
         return None
-    form, digest = manifest.get("format"), manifest.pop("manifest_sha256", None)
-    if form != FORMAT:
-        what = f"has format {form}; this version reads {FORMAT}"
-        raise _damage(f"checkpoint {path} {what}", folder)
-    if digest != _digest(manifest):
-        what = "is damaged: its checksum does not match"
-        raise _damage(f"checkpoint {path} {what}", folder)
     state = folder / manifest["state"]
     data = state.read_bytes() if state.exists() else b""
     if hashlib.sha256(data).hexdigest() != manifest["sha256"]:
@@ -157,7 +149,7 @@ def check_trace(folder: Path) -> None:
     Raises:
         DataError: the manifest is damaged, or the trace is missing or differs.
     """
-    manifest = _manifest(folder / "manifest.json", "trace_bytes", "trace_sha256")
+    manifest = read_manifest(folder)
     if manifest is not None:
         _compare_trace(folder, manifest)
 
@@ -166,17 +158,29 @@ def _damage(what: str, folder: Path) -> DataError:
     return DataError(f"{what}; delete the folder {folder} to start again")
 
 
-def _manifest(path: Path, *needed: str) -> dict[str, Any] | None:
-    """The manifest, with the needed keys; None if there is none."""
+def read_manifest(folder: Path) -> dict[str, Any] | None:
+    """The manifest of the last checkpoint, None if there is none.
+
+    Its own checksum is compared first: a flipped bit in it must not accuse the state or
+    the trace.
+
+    Raises:
+        DataError: it is damaged, or of another format.
+    """
+    path = folder / "manifest.json"
     if not path.exists():
         return None
     try:
         manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        for name in needed:
-            manifest[name]
-    except (ValueError, KeyError, TypeError) as error:
-        what = f"checkpoint {path} is damaged: {error!r}"
-        raise _damage(what, path.parent) from error
+        form, digest = manifest["format"], manifest.pop("manifest_sha256", None)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _damage(f"checkpoint {path} is damaged: {error!r}", folder) from error
+    if form != FORMAT:
+        what = f"has format {form}; this version reads {FORMAT}"
+        raise _damage(f"checkpoint {path} {what}", folder)
+    if digest != _digest(manifest):
+        what = "is damaged: its checksum does not match"
+        raise _damage(f"checkpoint {path} {what}", folder)
     return manifest
 
 

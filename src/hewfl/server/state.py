@@ -12,7 +12,7 @@ first branch is then not corrected (c_i = c), and c is the mean of the finite gr
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import numpy as np
@@ -36,6 +36,8 @@ from hewfl.server.server_step import Average, ServerStep
 _CONTRACT = ("name", "demands", "init", "plan", "decide")
 SAFE_SQUARED_LENGTH = 1e30
 """Displacements shorter than this do not overflow in a rule's arithmetic."""
+OWN_STEP = ServerStep()
+"""Stands for the server step of the method itself; recognised by identity."""
 
 
 @final
@@ -45,7 +47,8 @@ class Entry:
 
     Args:
         algorithm: the method.
-        server_step: what the server does with its step; plain addition by default.
+        server_step: what the server does with its step; by default that of the method,
+            or plain addition if it has none.
         label: its name in tables; by default the names of both.
 
     Raises:
@@ -58,12 +61,16 @@ class Entry:
     """
 
     algorithm: Algorithm[Any]
-    server_step: ServerStep = field(default_factory=ServerStep)
+    server_step: ServerStep = OWN_STEP
     label: str | None = None
 
     def __post_init__(self) -> None:
         """Check that an algorithm and a server step were given."""
         check_algorithm("algorithm", self.algorithm)
+        if self.server_step is OWN_STEP:
+            own = getattr(self.algorithm, "server_step", None)
+            step = own if isinstance(own, ServerStep) else ServerStep()
+            object.__setattr__(self, "server_step", step)
         if not isinstance(self.server_step, ServerStep):
             raise invalid("server_step", "a ServerStep", format_value(self.server_step))
 
@@ -82,8 +89,7 @@ def as_entry(value: Any, name: str = "algorithm") -> Entry:
     if isinstance(value, Entry):
         return value
     check_algorithm(name, value, ", or an Entry")
-    step = getattr(value, "server_step", None)
-    return Entry(value, step if isinstance(step, ServerStep) else ServerStep())
+    return Entry(value)
 
 
 def check_algorithm(name: str, value: object, also: str = "") -> None:

@@ -98,6 +98,11 @@ def solve_gram(products: RoundProducts, curvature: float) -> SimplexSolution:
         InvalidInputError: Λ is out of range, or products are not finite.
         SolverError: the optimality test failed; the text gives the residual.
     """
+    numbers = (products.gram, products.linear, products.offset)
+    if not all(np.isfinite(part).all() for part in numbers):
+        rule = "so short that products with each other, the reference and the "
+        rule += "curvature stay below 1.8e308"
+        raise invalid("displacements", rule, "longer ones")
     stack = stack_problems(products.gram, products.linear, curvature)
     solution = _solve(replace(stack, tolerance=np.inf)).unstack(())
     value = np.asarray(solution.value + products.offset)

@@ -151,8 +151,10 @@ def joint_change(w: Array, theta: Array, at: Situation) -> Float64[Array, "*c"]:
     and not its parts, and descent is not halved to pay for it. A convex F has
     f ≤ R‖∇F‖ − ‖∇F‖²/(2L). J is concave in y: the maximum is in closed form. It has no
     shares of single clients, so that Algorithm 1 cannot minimise it by its threshold
-    law. docs/theory.md has the proof, and the exact worst case beside it.
+    law. NaN for θ > 1. docs/theory.md has the proof, and the exact worst case beside
+    it.
     """
+    proved, theta = theta.max(-1) <= 1, np.minimum(theta, 1)
     L, R, Q = (x[..., 0] for x in (at.smoothness, at.radius, at.tracking))
     U = np.minimum(at.gap, at.cap)[..., 0]
     cap = L * R * R / 2
@@ -176,7 +178,7 @@ def joint_change(w: Array, theta: Array, at: Situation) -> Float64[Array, "*c"]:
     below_start = np.where(y < least, np.minimum(R * y - y * y / L / 2 - U, 0), 0.0)
     phi = -bent * y * y + slope * y + total / 2 * c * c
     risk = (w * (w / m) * theta**2 * at.noise).sum(-1) / (2 * L)
-    return np.asarray(below_start + total / L * phi + risk)
+    return np.where(proved, below_start + total / L * phi + risk, np.nan)
 
 
 @broadcasting

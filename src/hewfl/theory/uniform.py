@@ -55,7 +55,7 @@ from hewfl.theory.systems import System
 class UniformController:
     """The uniform controller on a system: ϑ, constants, M = max v_i²/(Hb), recursion.
 
-    The hypotheses of the recursion are those of ass:uniform-special.
+    With the paper's constants its hypotheses are those of ass:uniform-special.
     """
 
     amplitude: Reals
