@@ -274,13 +274,14 @@ def weiszfeld(
         c_i = α_i/max(ν, ‖z − Δ_i‖) at the last point but one, which the last point is
         the mean of; and by how much the weights c/Σc changed in the last step.
     """
-    native = library(SOLVER)
-    if native is None:
+    # None as well in a checkout whose kernels were built before this one was written
+    kernel = getattr(library(SOLVER), "weiszfeld", None)
+    if kernel is None:
         return weiszfeld_plain(gram, alpha, nu, iterations)
     n = len(gram)
     c, G, start = np.empty(n), *map(np.ascontiguousarray, (gram, alpha))
     how = iterations, PLAIN, STALLED, SETTLED, NO_RISE
-    return c, native.weiszfeld(G, start, c, n, nu, *how)
+    return c, kernel(G, start, c, n, nu, *how)
 
 
 def weiszfeld_plain(
