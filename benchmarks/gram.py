@@ -1,6 +1,6 @@
 """Gram matrices against the speed of matrix products, and weights from sketches.
 
-    python benchmarks/gram.py [--quick] [--json FILE]
+    python benchmarks/gram.py [--quick] [--rounds 15] [--json FILE]
 
 One thread; medians of CPU seconds, all calls of a shape taking turns in fresh random
 order. The limit is n(n + 1)d/2 multiply-adds in float64 at the speed of NumPy's product
@@ -45,6 +45,7 @@ def measure(n: int, d: int, dtype: Any, rounds: int) -> dict[str, Any]:
         },
         rng,
         rounds=rounds,
+        budget=rounds / 15,  # seconds of each call at most
     )
     times = {name: outcome.cpu for name, outcome in outcomes.items()}
     limit = times.pop("product") * n * (n + 1) / 2 * d / SQUARE**3
@@ -57,6 +58,7 @@ def measure(n: int, d: int, dtype: Any, rounds: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="small, not saved")
+    parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--json", type=Path, default=report.RESULTS / "gram.json")
     options = parser.parse_args()
     shapes = [(20, 10**4)] if options.quick else SHAPES
@@ -64,7 +66,7 @@ def main() -> None:
     info["HEWFL_NATIVE"] = os.environ.get("HEWFL_NATIVE", "")
     for n, d in shapes:
         for dtype in (np.float32, np.float64):
-            row = measure(n, d, dtype, 3 if options.quick else 15)
+            row = measure(n, d, dtype, options.rounds)
             results.append(row)
             names = ("limit", "gram", "average", "exact", "sketch")
             times = [report.seconds(row[name]) for name in names]

@@ -191,7 +191,7 @@ def main() -> None:
     gathered = 20 * 4 * 32 * 785 * 4
     least = flops / speed["GFlop/s"] / 1e9 + gathered / speed["GB/s"] / 1e9
     growth = {}
-    for n, p in ((20, 785), (200, 785), (2000, 785), (20, 7850)):
+    for n, p in ((20, 785), (200, 785), (2000, 785), (10000, 785), (20, 7850)):
         small = softmax(n, p, each=40)
         calls = {"engine": engine(small, [UniformLocalSGD(0.01)], 2)}
         o = report.interleave(calls, rng, rounds=repeats, budget=30.0)["engine"]

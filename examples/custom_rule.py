@@ -14,6 +14,7 @@ from hewfl import (
     Algorithm,
     ChoiceSteps,
     Decision,
+    Entry,
     FedAvg,
     Federation,
     HewHom,
@@ -43,15 +44,20 @@ class Agreeing(Aggregator):
 def main() -> None:
     problem = random_quadratic(seed=1, n=12, d=30)
     L = problem.smoothness
-    methods: list[Algorithm[Any]] = [
-        Method(LocalSGD(total=0.4 / L), Agreeing(), name="Agreeing"),
-        HewHom(L, 0.4),
-        FedAvg(0.1 / L),
-    ]
+    steps = (0.1, 0.4, 1.6, 6.4)  # the same for all: rules are compared at their best
+    entries = []
+    for s in steps:
+        methods: dict[str, Algorithm[Any]] = {
+            "Agreeing": Method(LocalSGD(total=s / L), Agreeing()),
+            "HEW (plain)": HewHom(L, s),
+            "FedAvg": FedAvg(total=s / L),
+        }
+        entries += [Entry(method, label=f"{k} {s}") for k, method in methods.items()]
     federation = Federation(ChoiceSteps(), batch_size=8)
-    trace = simulate(problem, federation, methods, rounds=40, seed=0)
-    for name, value in trace.final().items():
-        print(f"{name:12s} {value:.6f}")
+    final = simulate(problem, federation, entries, rounds=40, seed=0).final()
+    print(f"{'total step · L':14s}", *(f"{s:9g}" for s in steps))
+    for name in methods:
+        print(f"{name:14s}", *(f"{final[f'{name} {s}']:9.6f}" for s in steps))
 
 
 if __name__ == "__main__":

@@ -60,7 +60,10 @@ EARLIER = {"cnn-sgd": judge_cnn, "head-sgd": judge_head}
 """Lines of another set-up, of which the last round alone is published."""
 LATE = "last quarter: "
 """How claims about the late rounds begin."""
-RULES = Path(__file__).with_name("results") / "torch_rules.json"
+RULES = [
+    Path(__file__).with_name("results") / f"{name}.json"
+    for name in ("torch_rules", "torch_rules_held_out")
+]
 
 
 def main() -> None:
@@ -138,7 +141,8 @@ def judge_again(output: Path) -> None:
     study = published_study(output / "robustness")
     judge_study(*study, output / "robustness")
     server_steps.judge_again(output / "server_step")
-    rules_table.write(RULES, output / "torch.md")
+    for rules in RULES:
+        rules_table.write(rules, output / "torch.md")
     stock_table.publish(output / stock_table.PAGE.name)
     rows = scoreboard(
         {

@@ -18,6 +18,7 @@ import numpy as np
 from hewfl.experiments.statistics import Comparison, compare
 
 BEGIN, END = "<!-- rules: begin -->", "<!-- rules: end -->"
+HELD_OUT = "<!-- held-out rules: begin -->", "<!-- held-out rules: end -->"
 EQUAL, DEFAULT = "equal", "sieve, per step"
 DIVERGED = 10.0
 """Losses above, and those that are not finite, count as this one."""
@@ -162,7 +163,7 @@ def render_table(numbers: dict[str, Any]) -> str:
         lines += [f"**Against equal weights, {name}**: significant differences.", ""]
         lines += [*summary(cells, score), ""]
     if DEFAULT in rules:
-        lines += [f"**Where `{DEFAULT}`, the default, is worse** (the iterate):", ""]
+        lines += [f"**Where `{DEFAULT}` is worse** (the iterate):", ""]
         lines += [f"- {text}" for text in worse_cells(cells, DEFAULT, "loss")]
         lines += [""]
     lines += ["**Mean weights**: of all ranks when all is well, of the bad one.", ""]
@@ -174,6 +175,19 @@ def render_table(numbers: dict[str, Any]) -> str:
     return "\n".join([*lines, END])
 
 
+def render_held_out(numbers: dict[str, Any]) -> str:
+    """The same in short, for the grid by which no default was chosen."""
+    cells, (begin, end) = numbers["cells"], HELD_OUT
+    rounds = ", ".join(f"{model} {n} rounds" for model, n in numbers["rounds"].items())
+    lines = [begin, "", f"{numbers['seeds']} seeds; {rounds}; {numbers['device']}.", ""]
+    lines += ["**Against equal weights, the iterate**: significant differences.", ""]
+    lines += [*summary(cells, "loss"), ""]
+    for rule in (DEFAULT, "agreement"):
+        lines += [f"**Where `{rule}` is worse** (the iterate):", ""]
+        lines += [f"- {text}" for text in worse_cells(cells, rule, "loss")] + [""]
+    return "\n".join([*lines, end])
+
+
 def main() -> None:
     """Write the table of some numbers into a page."""
     source, page = map(Path, sys.argv[1:])
@@ -181,8 +195,11 @@ def main() -> None:
 
 
 def write(source: Path, page: Path) -> None:
-    """Put the table of a JSON file between the marks of a page."""
-    text = page.read_text()
-    before, rest = text.split(BEGIN)
-    _, after = rest.split(END)
-    page.write_text(before + render_table(json.loads(source.read_text())) + after)
+    """Put the table of a JSON file between its marks of a page."""
+    numbers = json.loads(source.read_text())
+    is_held_out = "skewed" in map(kind_of, split(numbers["cells"])[0])
+    begin, end = HELD_OUT if is_held_out else (BEGIN, END)
+    render = render_held_out if is_held_out else render_table
+    before, rest = page.read_text().split(begin)
+    _, after = rest.split(end)
+    page.write_text(before + render(numbers) + after)

@@ -155,6 +155,7 @@ def rules(rate: float) -> dict[str, Algorithm[Any]]:
         "agreement": under(Agreement()),
         "sieve": under(sieve),
         "sieve, per step": under(replace(sieve, per_step=True)),
+        "sieve, relative": under(replace(sieve, per_step=True, relative=True)),
         "trust": under(Trust()),
     }
 
@@ -275,7 +276,8 @@ def main() -> None:
     if numbers["seeds"] == 0:
         print("no seed has all its scenarios yet")
         return
-    print(rules_table.render_table(numbers))
+    render = rules_table.render_table
+    print((rules_table.render_held_out if asked.held_out else render)(numbers))
     if asked.json is not None:
         text = json.dumps(numbers).replace('"cells": ', '\n"cells": ')
         asked.json.write_text(text.replace('}, "', '},\n"') + "\n")

@@ -370,6 +370,27 @@ def test_single_cosines_of_long_updates_are_taken_from_some_entries(
     assert sampled.weights[9:].sum() < 0.05  # a quarter in FedAvg
 
 
+def test_relative_sieve_spares_clients_that_all_oppose_each_other() -> None:
+    """As clients with classes of their own do; a bad one among good ones goes."""
+    rng = np.random.default_rng(3)
+    u = rng.normal(size=(2, 40))
+    apart = rng.normal(size=(4, 40)) + np.outer([1.5, -1.5, -1.5, 0.3], u[0])
+    cohort, plain = make_cohort([8] * 4), Sieve(tolerance=0.2, by="equal")
+    relative = replace(plain, relative=True)
+
+    def weights(rule: Sieve, rows: Any) -> Any:
+        return decide(Method(LocalSGD(1.0), rule), cohort, rows)[0].weights
+
+    fair = weights(relative, apart)
+    assert fair.min() > 0.5 * fair.max()
+    assert weights(plain, apart).min() == 0
+    agreeing = 1 + 0.5 * rng.normal(size=(4, 40))
+    agreeing[2] *= -1
+    for rule in (plain, relative):
+        assert weights(rule, agreeing)[2] == 0
+    np.testing.assert_array_equal(weights(plain, agreeing), weights(relative, agreeing))
+
+
 def test_sieve_per_step_leaves_fast_and_slow_clients_whole() -> None:
     """Steps 16, 4, 2, 1 along one direction: each has moved as far as its steps."""
     horizons, u = [16, 4, 2, 1], np.ones(5)

@@ -385,6 +385,8 @@ CODES = ("os:system", "planted.py:Code", "planted:Code", "holder.inner:Code", "E
 READING = (
     ["ls", "runs"],
     ["report", "RUN", "-o", "page.html"],
+    ["table", "RUN"],
+    ["table", "RUN", "--by", "client"],
     ["resume", "RUN"],
     ["run", "RUN/spec.toml"],
     ["run", "RUN/tuned.toml"],
@@ -438,7 +440,7 @@ def test_reading_a_run_runs_no_code(
         words = [word.replace("RUN", str(folder)) for word in command]
         result = CliRunner().invoke(app, words)
         assert not (planted / "trace").exists(), (words, result.output)
-        if is_recorded and words[0] in ("ls", "report", "resume"):
+        if is_recorded and words[0] in ("ls", "report", "table", "resume"):
             assert result.exit_code == 0, (words, result.output)
         if not is_recorded and words[0] == "ls":
             break  # the others may run what is not finished

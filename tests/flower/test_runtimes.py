@@ -126,7 +126,7 @@ def test_processes_that_die_and_come_back(
     assert "resuming after round" in log
     assert records[-1]["clients"] == [0, 1, 2]
     left_out = {r["round"]: r["excluded"] for r in records if r["excluded"]}
-    assert [2] in left_out.values()  # a slow machine may lose a whole round besides
+    assert any(2 in out for out in left_out.values())  # a slow machine loses more
     np.testing.assert_array_equal(model_in(folder), replayed(n, rounds, left_out))
 
 

@@ -6,10 +6,11 @@ import pytest
 pytest.importorskip("flwr", reason="Flower is not installed")
 
 from reproduce import stock_worlds as worlds
+from reproduce.stock_table import PAGE
 
 
 def test_the_page_shows_the_runs_that_are_kept() -> None:
-    page = worlds.PAGE.read_text(encoding="utf-8")
+    page = PAGE.read_text(encoding="utf-8")
     shown = page.split(worlds.MARKS[0])[1].split(worlds.MARKS[1])[0]
     assert shown == worlds.section(worlds.known())
 

@@ -188,17 +188,25 @@ class Sieve(Aggregator):
     compares ‖Δ_i‖/H_i as well, and clips by the smaller excess: fast clients move far
     in all, slow ones per step, as their noise has not averaged out yet.
 
+    `relative` measures a_i from r = min(0, median_j a_j), and takes τ − 2r for τ. Where
+    most clients oppose the others, as with classes of their own, or where steps cancel
+    near the end of a training, a client loses weight only if it does so much more than
+    the median client. Then a small τ, which drops a bad client among good ones, does
+    little harm there.
+
     Attributes:
         tolerance: τ ≥ 0; as above if it is not given.
         clip: c > 0, longest step that counts in full, over the median.
         by: what m_i stands for: data sizes as in FedAvg, local steps, or one for all.
         per_step: clip only updates that are long for their local steps as well.
+        relative: measure a_i from the median of all where that is below zero.
     """
 
     tolerance: Nonnegative | None = None
     clip: Positive = 2.0
     by: Weighting = "size"
     per_step: bool = False
+    relative: bool = False
 
     name: ClassVar[str] = "Sieve"
 
@@ -214,7 +222,7 @@ class Sieve(Aggregator):
         if len(m) == 1:
             return Decision(np.ones(1), "one client"), state
         a, lengths = mean_cosines(round_.displacements)
-        k, status = _kept(a, self.tolerance)
+        k, status = _kept(a, self.tolerance, relative=self.relative)
         weights = m * k / (m * k).sum()
         excess = _excess(lengths)
         if self.per_step:
@@ -222,9 +230,14 @@ class Sieve(Aggregator):
         return Decision(weights / np.maximum(excess / self.clip, 1), status), state
 
 
-def _kept(a: PerClient, tolerance: float | None) -> tuple[PerClient, str]:
+def _kept(
+    a: PerClient, tolerance: float | None, *, relative: bool = False
+) -> tuple[PerClient, str]:
     """k_i = min(1, max(0, 1 + a_i/τ)), and the status; ones where all are zero."""
     tau = max(LEAST, 2 / (len(a) - 1)) if tolerance is None else tolerance
+    if relative:
+        r = min(0.0, float(np.median(a)))
+        a, tau = a - r, tau - 2 * r
     k = np.clip(1 + a / tau, 0.0, 1.0) if tau > 0 else (a > 0) * 1.0
     if not k.any():
         return np.ones(len(k)), "all clients oppose the others"

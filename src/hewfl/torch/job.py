@@ -33,10 +33,9 @@ from hewfl.torch.rendezvous import AgreedValue, Rendezvous
 from hewfl.torch.shared_model import SharedModel
 from hewfl.torch.sync_options import RootLoss, SyncOptions
 
-DEFAULT = Sieve(tolerance=0.2, by="equal", per_step=True)
-"""The default aggregator: equal weights among ranks that agree with the others. In the
-tables of docs/results/torch.md it was not worse than equal weights where all ranks are
-good, whatever their speeds, nor with a noisy rank; the page lists where it was."""
+DEFAULT = Sieve(tolerance=0.2, by="equal", per_step=True, relative=True)
+"""The default aggregator: equal weights among ranks that do not oppose the others more
+than most do. docs/results/torch.md lists where it was worse than equal weights."""
 OVERLAP_RULE = (
     "False with control variates, aggregators that need entries of displacements, and "
     'gram="full"'

@@ -1,6 +1,7 @@
 """Local SGD with aggregation weights, around an existing training loop."""
 
 import logging
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -23,6 +24,8 @@ from hewfl.torch.sync import apply_pending, sync
 from hewfl.torch.sync_options import RootLoss, SyncOptions, SyncReport
 
 _log = logging.getLogger("hewfl.torch")
+_OUTSIDE = "a round was due, and nothing was averaged: are you inside `with`?"
+"""(`HewLocalSGD.detach` allows steps outside.)"""
 
 
 @final
@@ -78,9 +81,9 @@ class HewLocalSGD:
             sync_every: this rank's steps between rounds, or the time after which the
                 present step is its last.
             aggregator: a name of `hewfl.aggregators.NAMES`, an aggregator, or a method;
-                local steps are those of the optimiser. The default,
-                `Sieve(tolerance=0.2, by="equal", per_step=True)`, gives equal weights
-                to ranks that agree with the others.
+                local steps are those of the optimiser. The default gives equal weights
+                to ranks that do not oppose the others:
+                `Sieve(tolerance=0.2, by="equal", per_step=True, relative=True)`.
             process_group: the ranks; all by default. Where parameters are sharded, the
                 ranks with the same shard: `mesh["replicate"].get_group()`.
             options: all other options.
@@ -102,8 +105,13 @@ class HewLocalSGD:
             raise invalid("sync_every", rule, sync_every)
         self._steps, self._is_entered = StepCounter(self._optimizers, every), False
         # Until the block is entered, hooks look out for steps that nothing averages.
-        outside = StepCounter(self._optimizers, every)
-        self._hooks = outside.register_hooks(None, lambda: None, self._refuse_round)
+        outside, here = StepCounter(self._optimizers, every), weakref.ref(self)
+
+        def refuse() -> None:
+            if here() is not None:
+                raise RankError(_OUTSIDE)
+
+        self._hooks = outside.register_hooks(None, lambda: None, refuse)
         self.last: SyncReport | None = None
 
     @property
@@ -293,13 +301,6 @@ class HewLocalSGD:
                 break
         if self._job.options.overlap:
             apply_pending(self._job)
-
-    def _refuse_round(self) -> None:
-        text = (
-            f"rank {self._job.comm.rank} made steps until a round was due, and nothing"
-        )
-        text += " was averaged: are you inside `with HewLocalSGD(...)`?"
-        raise RankError(f"{text} (`detach()` allows steps outside)")
 
     def _check_parameters(self) -> None:
         self._reshard()
