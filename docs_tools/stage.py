@@ -26,6 +26,7 @@ FOLDED = {
     "PAPER.md",
     "docs/results/extended/results.md",
     "docs/results/robustness/results.md",
+    "docs/results/byzantine/results.md",
     "docs/results/torch.md",
     "docs/results/solvers.md",
 }

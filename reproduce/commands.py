@@ -22,8 +22,9 @@ from hewfl.cli.options import (
 )
 from hewfl.core.validation import invalid
 from hewfl.experiments.run_folder import folder_for
-from reproduce.byzantine.byzantine_cells import CELLS, PANELS, SHARES, TRIAL
+from reproduce.byzantine.byzantine_cells import CELLS, GROUPS, PANELS, SHARES, TRIAL
 from reproduce.byzantine.byzantine_scores import Scores
+from reproduce.byzantine.cnn_tables import TABLES, Run, run_missing
 from reproduce.byzantine.publish_byzantine import publish_byzantine
 from reproduce.byzantine.stages import FULL, QUICK_SIZES, Plan
 from reproduce.byzantine.trials import read_trials, write_trials
@@ -196,6 +197,10 @@ def byzantine(
         list[int] | None,
         typer.Option(help=f"Only these numbers: {', '.join(map(str, SHARES))}."),
     ] = None,
+    groups: Annotated[
+        list[str] | None,
+        typer.Option("--group", help=f"Only these rules: {', '.join(GROUPS)}."),
+    ] = None,
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Folder for tables and figure.")
     ] = Path("studies/byzantine"),
@@ -220,9 +225,13 @@ def byzantine(
     """
     console = Console()
     with one_line_errors():
-        for name in panels or ():
-            if name not in PANELS:
-                raise invalid("--panel", f"one of {', '.join(PANELS)}", name)
+        for option, given, all_of in (
+            ("--panel", panels, PANELS),
+            ("--group", groups, GROUPS),
+        ):
+            for name in given or ():
+                if name not in all_of:
+                    raise invalid(option, f"one of {', '.join(all_of)}", name)
         cells = (TRIAL,) if small else CELLS
         sizes = QUICK_SIZES if small else FULL
         file = trials or output / "trials.csv"
@@ -232,9 +241,59 @@ def byzantine(
                 continue
             if attackers and cell.f not in attackers:
                 continue
+            if groups and cell.group not in groups:
+                continue
             title = f"{PANELS[cell.panel].title}, {cell.f} attackers, {cell.group}"
             console.print(title, highlight=False)
             Plan(cell, sizes, known).run(file)
         write_trials(known, file)
         publish_byzantine(Scores(known, sizes, cells), output)
     console.print(f"figure and tables in {output}", highlight=False)
+
+
+@study.command("byzantine-cnn")
+def byzantine_cnn(
+    *,
+    tables: Annotated[
+        list[str] | None,
+        typer.Option("--table", help=f"Only these: {', '.join(TABLES)}."),
+    ] = None,
+    attackers: Annotated[
+        list[int] | None, typer.Option(help="Only these numbers of attackers.")
+    ] = None,
+    rules: Annotated[
+        list[str] | None, typer.Option("--rule", help="Only these rules of a table.")
+    ] = None,
+    seeds: Annotated[
+        list[int] | None, typer.Option("--seed", help="0, 1 and 2 if absent.")
+    ] = None,
+    rounds: Annotated[
+        int, typer.Option(help="Steps; 0 for all of the published table.")
+    ] = 0,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Folder of cnn.csv.")
+    ] = Path("studies/byzantine"),
+) -> None:
+    """Run two published tables of deep networks under attack, for our rules too.
+
+    All rules and attacks of a table, a number of attackers and a seed are one stack of
+    replicas. `study byzantine --publish` writes what is done beside the published
+    values. Stopped at any time and called again, it goes on with the next stack.
+    """
+    console = Console()
+    with one_line_errors():
+        for name in tables or TABLES:
+            if name not in TABLES:
+                raise invalid("--table", f"one of {', '.join(TABLES)}", name)
+            for rule in rules or ():
+                if rule not in TABLES[name].rules:
+                    known = ", ".join(TABLES[name].rules)
+                    raise invalid("--rule", f"one of {known}", rule)
+            for f in attackers or TABLES[name].attackers:
+                for seed in seeds or (0, 1, 2):
+                    title = f"{TABLES[name].title}, {f} attackers, seed {seed}"
+                    console.print(title, highlight=False)
+                    spec = Run(name, f, seed, rounds, tuple(rules or ()), device)
+                    run_missing(spec, output / "cnn.csv")
+    console.print(f"accuracies in {output / 'cnn.csv'}", highlight=False)

@@ -9,7 +9,7 @@ attackers. A rule with `is_told` knows f.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 
@@ -24,8 +24,10 @@ from hewfl import (
     Scenario,
 )
 from hewfl.aggregators import Aggregator, Clip, ExactWeights, Pipeline, make
+from hewfl.core.algorithm import Need
 from hewfl.core.array_types import Float64
-from hewfl.core.validation import Array, BelowOne, Validated
+from hewfl.core.round import Decision, Round
+from hewfl.core.validation import Array, BelowOne, Positive, Validated
 from hewfl.data import dirichlet_partition, iid_partition, load
 from hewfl.data.dataset import Dataset
 from hewfl.data.prepare import prepare
@@ -179,8 +181,8 @@ NONE = "none"
 """Where all clients are honest."""
 TUNED_WITH = ("ALIE", "IPM, searched (inner)", "min-max", "mimic", "flipped labels")
 """The step size of a rule is the one with the best worst case over these."""
-YARDSTICK_ATTACK = "IPM 0.1"
-"""Attackers do not reach the oracle: one attack stands for all."""
+YARDSTICK_ATTACK, OUT_OF_REACH = "IPM 0.1", ("oracle", "root alone")
+"""Attackers do not reach these rules: one attack stands for all."""
 
 
 def build_federation(attack: str, f: int, root: RootSet | None) -> Federation:
@@ -193,6 +195,29 @@ def build_federation(attack: str, f: int, root: RootSet | None) -> Federation:
 
 
 # ------------------ rules
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class RootAlone(Aggregator):
+    """The server learns on its own samples; no client counts.
+
+        step = −ρ g
+
+    Attributes:
+        total: ρ > 0.
+    """
+
+    total: Positive
+
+    name: ClassVar[str] = "root alone"
+    needs: ClassVar[frozenset[Need]] = frozenset({"root"})
+
+    def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
+        """The step, and no weights."""
+        n = round_.displacements.n
+        step = -self.total * np.asarray(round_.root, dtype=np.float64)
+        return Decision(np.zeros(n), "root alone", step=step), state
 
 
 @final
@@ -225,13 +250,15 @@ class Rule:
         rule: Aggregator
         if self.name == CLIPPED_EXACT:  # Λ = 3/s: a third of the step where −g leads
             rule = Pipeline(Clip(), ExactWeights("root", curvature=3 / total))
+        elif self.name == ALONE:
+            rule = RootAlone(total)
         else:
             rule = make(self.name, **told, **self.options)
         local = LocalSGD(total=total, worker_momentum=self.momentum)
         return Method(local, rule, name=label)
 
 
-ORACLE, CLIPPED_EXACT = "honest oracle", "clip+exact"
+ORACLE, CLIPPED_EXACT, ALONE = "honest oracle", "clip+exact", "root alone"
 _100 = RootSet(100)
 MAIN = {
     ORACLE: Rule("oracle", largest=CLIENTS),
@@ -255,6 +282,7 @@ MAIN = {
     "RootWeights, root of 100": Rule("root-weights", root=_100, largest=CLIENTS),
     "FLTrust, root of 100": Rule("fltrust", root=_100, largest=CLIENTS),
     "clip + ExactWeights, root of 100": Rule(CLIPPED_EXACT, root=_100, largest=CLIENTS),
+    "root of 100 alone": Rule(ALONE, root=_100, largest=CLIENTS),
 }
 """The first is no rule but a limit: the mean of the honest updates."""
 ROOTS = {
@@ -314,7 +342,7 @@ class Cell:
         """The attacks on a rule."""
         if self.f == 0:
             return (NONE,)
-        if rule == ORACLE:
+        if RULES[rule].name in OUT_OF_REACH:
             return (YARDSTICK_ATTACK,)
         return (*ATTACKS, *((AGAINST_ROOT,) if RULES[rule].root else ()))
 

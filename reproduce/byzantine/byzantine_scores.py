@@ -8,10 +8,19 @@ from typing import final
 
 import numpy as np
 
+from hewfl import RootSet
 from hewfl.core.array_types import Float64
 from hewfl.core.validation import Array
 from hewfl.experiments.statistics import Comparison, compare_pairs
-from reproduce.byzantine.byzantine_cells import CELLS, ORACLE, RULES, Cell
+from reproduce.byzantine.byzantine_cells import (
+    AGAINST_ROOT,
+    CELLS,
+    CLIENTS,
+    ORACLE,
+    PANELS,
+    RULES,
+    Cell,
+)
 from reproduce.byzantine.stages import Plan, Sizes
 from reproduce.byzantine.trials import Known
 
@@ -27,6 +36,7 @@ class Score:
     Attributes:
         attack: the judged attack with the largest geometric mean of losses.
         losses: of the honest clients, seed by seed; infinite where a run diverged.
+        judged: the same for all judged attacks.
         accuracy: the least mean accuracy over the judged attacks.
         amplitude: the tuned step size.
         is_at_edge: whether that is the end of its list.
@@ -34,6 +44,7 @@ class Score:
 
     attack: str
     losses: Float64[Array, " seeds"]
+    judged: Mapping[str, Float64[Array, " seeds"]]
     accuracy: float
     amplitude: float
     is_at_edge: bool
@@ -91,28 +102,60 @@ class Scores:
         """The least mean accuracy over the judged attacks."""
         return self.table[column][rule].accuracy
 
-    def rivals(self, column: Column, *, rooted: bool) -> list[str]:
-        """Rules with a root, or without, the best first."""
+    def with_secret_root(self, column: Column, rule: str) -> tuple[str, float]:
+        """The worst attack that does not know the root, and its ratio to the oracle.
+
+        Two attacks are judged, and one of them at most knows it.
+        """
+        oracle, score = self.table[column][ORACLE].losses, self.table[column][rule]
+        blind = {a: v for a, v in score.judged.items() if a != AGAINST_ROOT}
+        ratios = {attack: _geometric(v / oracle) for attack, v in blind.items()}
+        attack = max(ratios, key=lambda a: ratios[a])
+        return attack, ratios[attack]
+
+    def rivals(self, column: Column, root: RootSet | None) -> list[str]:
+        """Rules with this root, or without any, the best first."""
         there = (r for r in self.table[column] if r != ORACLE)
-        chosen = [r for r in there if (RULES[r].root is not None) == rooted]
+        chosen = [r for r in there if RULES[r].root == root]
         return sorted(chosen, key=lambda rule: self.ratio(column, rule))
 
     @cached_property
-    def _against_best(self) -> dict[tuple[Column, bool], dict[str, Comparison]]:
-        judged = {}
+    def _against_best(self) -> dict[Column, dict[str, Comparison]]:
+        judged: dict[Column, dict[str, Comparison]] = {}
         for column, scores in self.table.items():
-            for rooted in (False, True):
-                best, *others = self.rivals(column, rooted=rooted)
+            judged[column] = {}
+            for root in {RULES[rule].root for rule in scores}:
+                best, *others = self.rivals(column, root)
                 values = {r: scores[r].losses for r in (best, *others)}
                 pairs = [(r, best) for r in others]
-                compared = compare_pairs(values, pairs, "objective")
-                judged[column, rooted] = {r: c for (r, _), c in compared.items()}
+                compared = compare_pairs(values, pairs, "objective") if pairs else {}
+                judged[column] |= {r: c for (r, _), c in compared.items()}
         return judged
 
     def against_best(self, column: Column, rule: str) -> Comparison | None:
         """A rule against the best of its kind: one family. None for the best one."""
-        rooted = RULES[rule].root is not None
-        return self._against_best[column, rooted].get(rule)
+        return self._against_best[column].get(rule)
+
+    def duel(self, rule: str, rival: str) -> dict[Column, Comparison]:
+        """Two rules in all columns in which fewer than half attack: one family."""
+        columns = [
+            c
+            for c, row in self.table.items()
+            if rule in row and rival in row and 2 * c[1] < CLIENTS
+        ]
+        values = {
+            (label, c): self.table[c][label].losses
+            for c in columns
+            for label in (rule, rival)
+        }
+        named = {f"{label}, {c}": v for (label, c), v in values.items()}
+        pairs = {(f"{rule}, {c}", f"{rival}, {c}"): c for c in columns}
+        compared = compare_pairs(named, pairs, "objective") if columns else {}
+        return {pairs[pair]: comparison for pair, comparison in compared.items()}
+
+    def untrained(self, column: Column) -> float:
+        """Ratio of the model before training, log(classes) over the oracle's loss."""
+        return math.log(PANELS[column[0]].classes) / self.oracle_loss(column)
 
     def is_level(self, column: Column, rule: str) -> bool:
         """Whether a rule is not shown to be behind the best of its kind."""
@@ -133,6 +176,7 @@ def _score(plan: Plan, rule: str) -> Score:
     return Score(
         attack,
         losses[attack],
+        losses,
         min(accuracies),
         plan.amplitude(rule),
         plan.is_at_edge(rule),

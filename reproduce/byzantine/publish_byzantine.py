@@ -13,19 +13,42 @@ from reproduce.byzantine.byzantine_cells import (
     GROUPS,
     ORACLE,
     PANELS,
-    SHARES,
+    RULES,
 )
 from reproduce.byzantine.byzantine_scores import Column, Scores
+from reproduce.byzantine.cnn_tables import TABLES, read_accuracies
+from reproduce.byzantine.cnn_tables import Known as DeepKnown
 
 LOST = 1000.0
 """Ratios that are not worth a number."""
 NEAR = 1.1
 """A ratio to the oracle above this one is a miss of a rule that is recommended."""
 RECOMMENDED = ("AngleMix + geometric median", "RootWeights, root of 100")
+DUELS = {
+    "RootWeights, root of 100": (
+        "FLTrust, root of 100",
+        "clip + ExactWeights, root of 100",
+        "root of 100 alone",
+        "AngleMix + geometric median",
+    ),
+    "AngleMix + geometric median": (
+        "SoftMix + geometric median",
+        "clip + NNM + geometric median (f)",
+        "ARC + NNM + trimmed mean (f)",
+        "geometric median",
+        "multi-Krum (f)",
+        "Trust",
+        "mean",
+    ),
+}
+"""Rules that are recommended, and their rivals."""
+DRAWN = (0, 4, 8, 12)
+"""Numbers of attackers in the figure."""
 SHOWN = {
     "RootWeights, root of 100": "RootWeights*",
     "FLTrust, root of 100": "FLTrust*",
     "clip + ExactWeights, root of 100": "clip + ExactWeights*",
+    "root of 100 alone": "these samples alone*",
     "AngleMix + geometric median": "AngleMix + geometric median",
     "SoftMix + geometric median": "SoftMix + geometric median",
     "clip + NNM + geometric median (f)": "clip + NNM + geometric median",
@@ -34,7 +57,7 @@ SHOWN = {
     "multi-Krum (f)": "multi-Krum",
     "centred clipping": "centred clipping",
     "Trust": "Trust",
-    "Sieve": "Sieve (Flower default here)",
+    "Sieve": "Sieve",
     "mean": "mean",
 }
 """Rules of the figure, and their names there."""
@@ -44,8 +67,8 @@ HEAD = (
     "under the attack with the largest one, which is named. 1 is as good as training "
     "without attackers. **Bold**: the best rule of the column, and those not shown to "
     "be behind it (log ratios paired by seed, Student's t, Holm's correction in the "
-    "column, 5 %), apart for rules with a root and without one. (f): the rule is told "
-    "the number of attackers."
+    "column, 5 %), apart for rules without a root and for each kind of root. (f): the "
+    "rule is told the number of attackers. -: the rule cannot work there."
 )
 
 
@@ -54,12 +77,13 @@ def publish_byzantine(scores: Scores, output: Path) -> None:
 
     Args:
         scores: of the study.
-        output: folder to write to.
+        output: folder to write to; its `cnn.csv`, if there is one, is read.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
-    write_text(output / "results.md", results_text(scores))
+    deep = read_accuracies(output / "cnn.csv")
+    write_text(output / "results.md", results_text(scores, deep))
     write_json(output / "summary.json", numbers_of(scores))
     if scores.table:
         draw_worst_ratios(scores, output / "worst_ratios")
@@ -68,21 +92,23 @@ def publish_byzantine(scores: Scores, output: Path) -> None:
 # ------------------ tables
 
 
-def results_text(scores: Scores) -> str:
-    """All tables."""
+def results_text(scores: Scores, deep: DeepKnown | None = None) -> str:
+    """All tables, what was lost first."""
     seeds = ", ".join(map(str, scores.sizes.seeds))
     lines = ["# Attacks and defences, tables", "", HEAD, ""]
     lines += [f"{scores.sizes.rounds} rounds; seeds {seeds}.", ""]
     lines += [*_runs(scores), ""]
     if scores.table:
         lines += ["![Worst ratio to the honest oracle](worst_ratios.png)", ""]
+    lines += [*_losses(scores), *_misses(scores), *_duels(scores)]
     for group, title in (
         ("main", "Worst ratio to the honest oracle"),
         ("roots", "Other roots"),
         ("others", "Other rules"),
     ):
         lines += _section(scores, group, title, _ratio_cell(scores))
-    lines += _misses(scores)
+    secret = "The same, where the attackers do not know the samples of the root"
+    lines += _section(scores, "main", secret, _secret_cell(scores), is_rooted=True)
     main = (
         ("Worst accuracy on the test part, %", _accuracy_cell(scores)),
         ("Ratio to the best rule of its kind, 95 % interval", _interval_cell(scores)),
@@ -90,32 +116,41 @@ def results_text(scores: Scores) -> str:
     )
     for title, cell in main:
         lines += _section(scores, "main", title, cell)
-    return "\n".join([*lines, *_edges(scores), ""])
+    return "\n".join([*lines, *_edges(scores), "", *_deep(deep or {})])
 
 
 def _runs(scores: Scores) -> Iterator[str]:
     """Which cells were run, and which were not."""
     for title, is_done in (("Run", True), ("Not run", False)):
-        cells = [
-            f"{PANELS[c.panel].title}, {_share(c.f)}"
-            + ("" if c.group == "main" else f" ({c.group})")
-            for c in scores.cells
-            if (c not in scores.missing) == is_done
-        ]
-        if cells:
-            yield f"- {title}: {'; '.join(cells)}."
+        cells = [c for c in scores.cells if (c not in scores.missing) == is_done]
+        for group in GROUPS:
+            shares = {
+                PANELS[panel].title: sorted(
+                    c.f for c in cells if (c.panel, c.group) == (panel, group)
+                )
+                for panel in PANELS
+            }
+            parts = [
+                f"{panel}: {', '.join(map(str, fs))}"
+                for panel, fs in shares.items()
+                if fs
+            ]
+            if parts:
+                rules = "" if group == "main" else f" ({group})"
+                yield f"- {title}{rules}, attackers of {CLIENTS}: {'; '.join(parts)}."
 
 
 Cell = Callable[[Column, str], str]
 
 
-def _section(scores: Scores, group: str, title: str, cell: Cell) -> list[str]:
+def _section(
+    scores: Scores, group: str, title: str, cell: Cell, *, is_rooted: bool = False
+) -> list[str]:
     """Rules of a group down, cells across; nothing where no cell has them."""
-    rules = GROUPS[group]
-    columns = [c for c, row in scores.table.items() if any(r in row for r in rules)]
+    rules = [r for r, rule in GROUPS[group].items() if rule.root or not is_rooted]
+    columns = _columns_with(scores, *rules)
     if not columns:
         return []
-    columns.sort(key=lambda c: (list(PANELS).index(c[0]), c[1]))
     heads = (f"{PANELS[panel].title}, {_share(f)}" for panel, f in columns)
     lines = [
         *(f"## {title}", ""),
@@ -144,6 +179,16 @@ def _ratio_cell(scores: Scores) -> Cell:
     return cell
 
 
+def _secret_cell(scores: Scores) -> Cell:
+    """The worst ratio over attacks that know no root."""
+
+    def cell(c: Column, rule: str) -> str:
+        attack, ratio = scores.with_secret_root(c, rule)
+        return _ratio(ratio) if c[1] == 0 else f"{_ratio(ratio)} {attack}"
+
+    return cell
+
+
 def _accuracy_cell(scores: Scores) -> Cell:
     return lambda c, rule: f"{100 * scores.accuracy(c, rule):.1f}"
 
@@ -166,13 +211,40 @@ def _step_cell(scores: Scores) -> Cell:
     return lambda c, rule: f"{scores.table[c][rule].amplitude:g}"
 
 
+def _columns_with(scores: Scores, *rules: str) -> list[Column]:
+    """The columns that have one of the rules, panel by panel."""
+    there = (c for c, row in scores.table.items() if any(r in row for r in rules))
+    return sorted(there, key=lambda c: (list(PANELS).index(c[0]), c[1]))
+
+
+def _losses(scores: Scores) -> list[str]:
+    """Where a rule that is recommended is behind the best one of its kind."""
+    lines = ["## Where the recommended rules lose", ""]
+    for rule in RECOMMENDED:
+        there = _columns_with(scores, rule)
+        lost = [c for c in there if not scores.is_level(c, rule)]
+        lines.append(
+            f"- {rule}: behind the best rule of its kind in {len(lost)} of "
+            f"{len(there)} cells{':' if lost else '.'}"
+        )
+        for c in lost:
+            best = scores.rivals(c, RULES[rule].root)[0]
+            pair = f"{_ratio(scores.ratio(c, rule))} against"
+            best_ratio = _ratio(scores.ratio(c, best))
+            lines.append(
+                f"    - {PANELS[c[0]].title}, {_share(c[1])}: {pair} {best_ratio} of "
+                f"{best}"
+            )
+    return [*lines, ""]
+
+
 def _misses(scores: Scores) -> list[str]:
     """Where a rule that is recommended is far from the oracle."""
     lines = [f"## Misses: above {NEAR:g} times the oracle", ""]
     for rule in RECOMMENDED:
-        there = [c for c, row in scores.table.items() if rule in row]
+        there = _columns_with(scores, rule)
         missed = [
-            f"{scores.ratio(c, rule):.3f} in {PANELS[c[0]].title}, {_share(c[1])} "
+            f"{_ratio(scores.ratio(c, rule))} in {PANELS[c[0]].title}, {_share(c[1])} "
             f"({scores.table[c][rule].attack})"
             for c in there
             if not scores.ratio(c, rule) <= NEAR
@@ -182,16 +254,105 @@ def _misses(scores: Scores) -> list[str]:
     return [*lines, ""]
 
 
+def _duels(scores: Scores) -> list[str]:
+    """Each recommended rule against its rivals: one family over the cells of a pair."""
+    lines = [
+        *("## One against one, where fewer than half attack", ""),
+        "| rule | rival | better | undecided | worse | ratio, geometric mean |",
+        "| --- | --- | ---: | ---: | ---: | ---: |",
+    ]
+    for rule, rivals in DUELS.items():
+        for rival in rivals:
+            compared = scores.duel(rule, rival)
+            if not compared:
+                continue
+            verdicts = [c.verdict for c in compared.values()]
+            logs = [
+                math.log(scores.ratio(c, rule) / scores.ratio(c, rival))
+                if math.isfinite(scores.ratio(c, rule))
+                and math.isfinite(scores.ratio(c, rival))
+                else math.nan
+                for c in compared
+            ]
+            finite = [v for v in logs if math.isfinite(v)]
+            mean = math.exp(sum(finite) / len(finite)) if finite else math.nan
+            counts = [verdicts.count(v) for v in ("better", "undecided", "worse")]
+            cells = " | ".join(map(str, counts))
+            lines.append(f"| {rule} | {rival} | {cells} | {mean:.3f} |")
+    return [*lines, ""]
+
+
 def _edges(scores: Scores) -> list[str]:
     """Choices of tuning at the end of a list."""
-    all_scores = [(c, r, s) for c, row in scores.table.items() for r, s in row.items()]
-    edges = [
-        f"{PANELS[c[0]].title}, {_share(c[1])}: {r} ({s.amplitude:g})"
-        for c, r, s in all_scores
-        if s.is_at_edge
+    every = [(c, r, s) for c, row in scores.table.items() for r, s in row.items()]
+    edges = [(c, r, s) for c, r, s in every if s.is_at_edge]
+    useless = [
+        (c, r, s) for c, r, s in edges if scores.ratio(c, r) >= scores.untrained(c)
     ]
-    head = f"At the end of their list lie {len(edges)} of {len(all_scores)} step sizes"
-    return [head + (":" if edges else "."), "", *(f"- {line}" for line in edges)]
+    named = [
+        f"{PANELS[c[0]].title}, {_share(c[1])}: {r} ({s.amplitude:g})"
+        for c, r, s in edges
+        if (c, r, s) not in useless
+    ]
+    text = (
+        f"At the end of their list lie {len(edges)} of {len(every)} step sizes. "
+        f"{len(useless)} of them are the smallest step of a rule whose worst loss is "
+        "not below that of the model before training: no step is best for it."
+    )
+    rest = ["", f"The other {len(named)}:", "", *(f"- {line}" for line in named)]
+    return ["## Ends of lists", "", text, *(rest if named else [])]
+
+
+def _deep(known: DeepKnown) -> list[str]:
+    """Published tables of deep networks, ours beside theirs."""
+    lines: list[str] = []
+    for name, table in TABLES.items():
+        ran = sorted({key[1:4] for key in known if key[0] == name})
+        lines += [f"## {table.title}", ""]
+        for f in sorted({f for f, _, _ in ran}):
+            for rounds in sorted({r for g, _, r in ran if g == f}, reverse=True):
+                seeds = [s for g, s, r in ran if (g, r) == (f, rounds)]
+                lines += _deep_table(known, name, f, seeds, rounds)
+        whole = {f for f, _, rounds in ran if rounds == table.rounds}
+        missing = [str(f) for f in table.attackers if f not in whole]
+        if missing:
+            options = "".join(f" --attackers {f}" for f in missing)
+            lines += [
+                f"Not run with all {table.rounds} steps: f = {', '.join(missing)}. "
+                "On a GPU: `python -m reproduce study byzantine-cnn --table "
+                f"{name}{options} --device cuda`.",
+                "",
+            ]
+    return lines
+
+
+def _deep_table(
+    known: DeepKnown, name: str, f: int, seeds: Sequence[int], rounds: int
+) -> list[str]:
+    """Worst accuracies of a number of attackers; means over seeds, attack by attack."""
+    table = TABLES[name]
+    n = table.honest + f
+    lines = [
+        f"{f} of {n} attack; {rounds} of {table.rounds} steps; seeds "
+        f"{', '.join(map(str, seeds))}. Accuracy on the test part in percent.",
+        "",
+        "| rule | published, worst | ours, worst | " + " | ".join(table.attacks) + " |",
+        "| --- |" + " ---: |" * (2 + len(table.attacks)),
+    ]
+    for rule in table.rules:
+        keys = {
+            a: [(name, f, s, rounds, rule, a) for s in seeds] for a in table.attacks
+        }
+        if any(key not in known for group in keys.values() for key in group):
+            continue
+        means = [
+            sum(known[key] for key in group) / len(group) for group in keys.values()
+        ]
+        given = table.published.get(rule, {}).get(f)
+        cells = [f"{min(means):.1f}", *(f"{mean:.1f}" for mean in means)]
+        published = "-" if given is None else f"{given:g}"
+        lines.append(f"| {rule} | {published} | {' | '.join(cells)} |")
+    return [*lines, ""]
 
 
 def _share(f: int) -> str:
@@ -227,11 +388,17 @@ def _finite(value: float) -> float | None:
 
 # ------------------ figure
 
+KINDS = (
+    (COLOURS["blue"][0], "white", "up to 1.1 times: as without attackers"),
+    (COLOURS["sky"][1], "black", "up to 2 times"),
+    (COLOURS["amber"][1], "black", "above 2 times"),
+    (COLOURS["vermilion"][0], "white", "no better than the model before training"),
+)
+"""Colours of tiles and text, and what they say; in grey they differ as well."""
+
 
 def draw_worst_ratios(scores: Scores, path: Path) -> tuple[Path, Path]:
-    """Draw the worst ratios as bars, for the panel with most columns.
-
-    One part for every share of attackers; the dashed line is the model before training.
+    """Draw a tile for every rule, panel and share of attackers, with its worst ratio.
 
     Args:
         scores: of the study.
@@ -243,69 +410,57 @@ def draw_worst_ratios(scores: Scores, path: Path) -> tuple[Path, Path]:
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
-    counts = {p: sum((p, f) in scores.table for f in SHARES) for p in PANELS}
-    panel = max(counts, key=lambda p: counts[p])
-    columns = [(panel, f) for f in SHARES if (panel, f) in scores.table]
-    rules = [r for r in SHOWN if any(r in scores.table[c] for c in columns)]
+    panels = [p for p in PANELS if any(c[0] == p for c in scores.table)]
+    shares = [f for f in DRAWN if any(c[1] == f for c in scores.table)]
+    rules = [r for r in SHOWN if any(r in row for row in scores.table.values())]
 
     def draw(figure: Any) -> None:
-        parts = figure.subplots(1, len(columns), sharey=True, squeeze=False)[0]
-        for axes, column in zip(parts, columns, strict=True):
-            _draw_bars(axes, scores, column, rules)
-        parts[0].set_yticks(range(len(rules)), [SHOWN[r] for r in rules], fontsize=8)
-        parts[0].set_ylim(len(rules) - 0.4, -0.6)
+        parts = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+        for axes, panel in zip(parts, panels, strict=True):
+            for x, f in enumerate(shares):
+                for y, rule in enumerate(rules):
+                    if rule in scores.table.get((panel, f), {}):
+                        _draw_tile(axes, (x, y), scores, (panel, f), rule)
+                    elif (panel, f) in scores.table:
+                        axes.text(x, y, "-", ha="center", va="center", color="0.4")
+            axes.set_xticks(
+                range(len(shares)), [f"{100 * f // CLIENTS} %" for f in shares]
+            )
+            axes.set_xlim(-0.5, len(shares) - 0.5)
+            axes.set_ylim(len(rules) - 0.5, -0.5)
+            axes.tick_params(length=0)
+            axes.grid(visible=False)
+            for side in axes.spines.values():
+                side.set_visible(False)
+            kind = "equal" if PANELS[panel].alpha is None else "unequal"
+            axes.set_title(f"{PANELS[panel].title}\n({kind} data)")
+            axes.set_xlabel("attackers")
+        parts[0].set_yticks(range(len(rules)), [SHOWN[r] for r in rules])
         figure.suptitle(
-            f"Loss under the worst attack ({PANELS[panel].title}), times that of "
-            "honest clients alone\n"
-            "* the server owns 100 clean samples; dashed: the model before training",
-            fontsize=9,
+            "Loss under the worst of 20 attacks, times that of the honest clients alone"
+            "\n* the server owns 100 clean samples",
+            fontsize=9.5,
+        )
+        patches = [
+            parts[0].bar(0, 0, color=colour, label=text) for colour, _, text in KINDS
+        ]
+        figure.legend(
+            handles=patches, loc="outside lower center", ncols=4, frameon=False
         )
 
-    return save(draw, (1.7 * len(columns) + 2.4, 3.6), path)
+    size = 1.6 + 0.45 * len(shares) * max(len(panels), 2), 1.5 + 0.26 * len(rules)
+    return save(draw, size, path)
 
 
-WIDEST = 10.0
-"""Ratios are drawn up to here."""
-
-
-def _draw_bars(axes: Any, scores: Scores, column: Column, rules: Sequence[str]) -> None:
-    """One bar for each rule: ours, the rest of those with a root, the rest."""
-    panel, f = column
-    for place, rule in enumerate(rules):
-        if rule not in scores.table[column]:
-            axes.text(1.03, place, "not possible", fontsize=6, va="center", color="0.4")
-            continue
-        ratio = scores.ratio(column, rule)
-        end = min(max(ratio, 1.0), WIDEST)
-        is_ours = rule in RECOMMENDED
-        axes.barh(
-            place,
-            end - 1.0,
-            left=1.0,
-            height=0.72,
-            color=COLOURS["blue" if is_ours else "grey"][0],
-            hatch=None if is_ours else "////",
-            edgecolor="white",
-            linewidth=0,
-        )
-        text = f"{ratio:.2f}" if ratio < WIDEST else f"> {WIDEST:g}"
-        is_long = end > 0.4 * WIDEST
-        axes.text(
-            end / 1.05 if is_long else end * 1.05,
-            place,
-            text,
-            ha="right" if is_long else "left",
-            va="center",
-            fontsize=6.5,
-            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
-        )
-    untrained = math.log(PANELS[panel].classes)
-    axes.axvline(
-        untrained / scores.oracle_loss(column), color="0.2", linestyle="--", linewidth=1
-    )
-    axes.set_xscale("log")
-    axes.set_xlim(0.97, WIDEST)
-    axes.set_xticks([1, 2, 5, 10], ["1", "2", "5", "10"])
-    axes.minorticks_off()
-    axes.grid(visible=False, axis="y")
-    axes.set_title("no attackers" if f == 0 else f"{100 * f // CLIENTS} % attack")
+def _draw_tile(
+    axes: Any, place: tuple[int, int], scores: Scores, column: Column, rule: str
+) -> None:
+    """A coloured square with the ratio in it."""
+    ratio, (x, y) = scores.ratio(column, rule), place
+    limits = (NEAR, 2.0, scores.untrained(column))
+    worst = len(KINDS) - 1
+    kind = worst if ratio >= limits[2] else sum(not ratio <= v for v in limits[:2])
+    colour, ink, _ = KINDS[kind]
+    axes.bar(x, 0.9, 0.94, y - 0.45, color=colour, linewidth=0)
+    text = f"{ratio:.2f}" if ratio < 10 else (f"{ratio:.0f}" if ratio < 100 else "lost")
+    axes.text(x, y, text, ha="center", va="center", color=ink, fontsize=7)

@@ -1,6 +1,7 @@
 """Runs of the study, remembered one by one: a stopped study goes on where it was."""
 
 import csv
+import gzip
 import io
 import math
 from collections import defaultdict
@@ -12,7 +13,7 @@ from typing import Any, final
 import numpy as np
 
 from hewfl import simulate
-from hewfl.core.atomic import write_text
+from hewfl.core.atomic import write_bytes
 from reproduce.byzantine.byzantine_cells import RULES, build_federation, build_panel
 
 
@@ -63,7 +64,8 @@ def read_trials(file: Path) -> Known:
     known: Known = {}
     if not file.exists():
         return known
-    with file.open(newline="") as lines:
+    opened = gzip.open if file.suffix == ".gz" else open
+    with opened(file, "rt", encoding="utf-8", newline="") as lines:
         for row in csv.reader(lines):
             if len(row) != len(HEADER) or row == HEADER:
                 continue
@@ -76,11 +78,15 @@ def read_trials(file: Path) -> Known:
 
 
 def write_trials(known: Known, file: Path) -> None:
-    """Write all trials, in an order that does not depend on that of the runs."""
+    """Write all trials, in an order that does not depend on that of the runs.
+
+    As a file that ends with .gz they are compressed; such a file takes no new trials.
+    """
     rows = sorted([*astuple(t), *astuple(o)] for t, o in known.items())
     stream = io.StringIO()
     csv.writer(stream, lineterminator="\n").writerows([HEADER, *rows])
-    write_text(file, stream.getvalue())
+    text = stream.getvalue().encode()
+    write_bytes(file, gzip.compress(text, mtime=0) if file.suffix == ".gz" else text)
 
 
 def run_trials(trials: Iterable[Trial], known: Known, file: Path) -> None:

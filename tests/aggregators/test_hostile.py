@@ -107,10 +107,10 @@ def test_trust_is_full_from_half_of_the_median_cosine_on() -> None:
     # the median of the positive ones is 0.45
     expected = np.array([0, 0.1 / 0.225, 1, 1, 1])
     np.testing.assert_allclose(root_trust(3.0 * cosines, steep, still), expected)
-    # who goes uphill now by half of that has none, by less part of it
-    now = np.array([0.0, 0.0, -0.09, -0.225, -0.9])
+    # who goes uphill now as far as the median goes down has none
+    now = np.array([0.0, 0.0, -0.09, -0.45, -0.9])
     turned = root_trust(3.0 * cosines, steep, now)
-    np.testing.assert_allclose(turned, [0, 0.1 / 0.225, 0.6, 0, 0], atol=1e-15)
+    np.testing.assert_allclose(turned, [0, 0.1 / 0.225, 0.8, 0, 0], atol=1e-15)
 
 
 def test_the_judgement_is_remembered_by_steepness_and_by_client() -> None:
@@ -129,18 +129,18 @@ def test_the_judgement_is_remembered_by_steepness_and_by_client() -> None:
     )
 
 
-def test_trust_of_many_rounds_is_lost_at_once(rng: np.random.Generator) -> None:
+def test_trust_of_many_rounds_is_lost_in_three(rng: np.random.Generator) -> None:
     """Eight sleepers send the honest mean for twenty rounds, then its opposite."""
     rule, state = RootWeights(), None
-    for t in range(23):
+    for t in range(25):
         honest = 1.0 + 2 * rng.standard_normal((12, 40))
         mean = honest.mean(axis=0)
         rows = np.vstack([honest, np.tile(mean if t < 20 else -mean, (8, 1))])
         decision, state = rule(rows, state, root=-mean + rng.standard_normal(40))
         if t in (5, 19):
             assert decision.weights[12:].sum() > 0.2
-        if t >= 21:
-            assert decision.weights[12:].sum() == 0
+        if t >= 22:
+            assert decision.weights[12:].sum() < 0.02
 
 
 def test_who_goes_down_with_the_root_cannot_add_anything_else(

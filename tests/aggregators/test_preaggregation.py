@@ -39,6 +39,7 @@ from hewfl.aggregators import (
 from hewfl.aggregators.aggregator import faulty_count
 from hewfl.core.round import Round
 from hewfl.displacements.dense import as_dense, matrix_round
+from hewfl.displacements.gram import round_products
 from hewfl.displacements.sharded import ShardedDisplacements
 from hewfl.experiments.method_spec import method_from_table, method_table
 from hewfl.problems import random_quadratic
@@ -399,3 +400,20 @@ def test_pipelines_train_in_a_simulation() -> None:
     by_mean = first - trace.curve(2, "objective")[-1]
     for k in range(2):
         assert first - trace.curve(k, "objective")[-1] > 0.5 * by_mean > 0
+
+
+@pytest.mark.parametrize(
+    "name", ["clip+nnm+geometric-median", "softmix+geometric-median", "arc+multi-krum"]
+)
+def test_a_pipeline_reads_the_updates_once_for_their_products(
+    name: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passes = []
+
+    def counted(*given: Any) -> Any:
+        passes.append(1)
+        return round_products(*given)
+
+    monkeypatch.setattr("hewfl.displacements.dense.round_products", counted)
+    make(name)(rng.standard_normal((8, 30)))
+    assert len(passes) == 1

@@ -22,7 +22,9 @@ from hewfl.aggregators.distance import (
     PLAIN,
     fermat_weber_gap,
     weiszfeld,
+    weiszfeld_plain,
 )
+from hewfl.core import native
 
 Array = NDArray[np.float64]
 
@@ -213,6 +215,23 @@ def test_extrapolated_weiszfeld_steps_find_the_same_weights_sooner(
         few, _ = weiszfeld(gram, alpha, 1e-5, PLAIN)
         first = plain_weiszfeld(gram, 1e-5, PLAIN)
         np.testing.assert_allclose(few / few.sum(), first, rtol=1e-10)
+
+
+def test_compiled_weiszfeld_steps_are_those_of_numpy(
+    rng: np.random.Generator,
+) -> None:
+    if not hasattr(native.library(native.SOLVER), "weiszfeld"):
+        pytest.skip("no compiled kernels")
+    for n, d in ((1, 3), (2, 3), (7, 2), (20, 60), (33, 5)):
+        rows = rng.standard_normal((n, d)) * rng.uniform(0.1, 10, (n, 1))
+        rows[: n // 3] = rows[-1]
+        gram, alpha = rows @ rows.T, rng.dirichlet(np.ones(n))
+        for steps in (1, PLAIN + 1, PLAIN + 2, PLAIN + 3, 40):
+            c, change = weiszfeld(gram, alpha, 1e-3, steps)
+            plain, moved = weiszfeld_plain(gram, alpha, 1e-3, steps)
+            np.testing.assert_allclose(c / c.sum(), plain / plain.sum(), atol=1e-8)
+            assert change == pytest.approx(moved, abs=1e-8)
+    assert np.isnan(weiszfeld(np.full((3, 3), np.nan), np.ones(3) / 3, 1.0, 5)[0]).all()
 
 
 def test_more_weiszfeld_steps_never_raise_the_sum_of_distances(

@@ -17,7 +17,7 @@ from tests.torch.pool import Pool, RankFailureError
 from tests.torch.scenarios import TRUSTED, Plan, play, quadratic
 from tests.torch.test_sync import branch
 
-from hewfl import Cohort, Entry, InvalidInputError, LocalPlan, Round
+from hewfl import Cohort, Entry, InvalidInputError, LocalPlan, Round, ServerStep
 from hewfl.displacements.chunked import ChunkedDisplacements
 from hewfl.displacements.dense import matrix_round
 from hewfl.server.checkpoint import flatten
@@ -73,7 +73,7 @@ def test_ranks_give_what_the_matrix_gives(case: Case, pool: Pool) -> None:
         with pytest.raises(InvalidInputError, match="`aggregator` must be one that "):
             choose_method(algorithm, None)
         return
-    entry = Entry(algorithm)  # without the method's server step
+    entry = Entry(algorithm, ServerStep())  # without the method's server step
     if case.id == "momentum-sketch":  # no rank has all entries
         plan = Plan(entry, rounds=1, dtypes=(torch.float64,), tokens=(2, 3, 5, 0))
         with pytest.raises(RankFailureError, match='use memory="whole"'):

@@ -1,6 +1,7 @@
 """The study of hostile clients: trials, the three stages, worst cases, publishing."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from reproduce.byzantine.byzantine_cells import (
     YARDSTICK_ATTACK,
     AgainstRoot,
     Cell,
+    RootAlone,
 )
 from reproduce.byzantine.byzantine_scores import Scores
 from reproduce.byzantine.publish_byzantine import publish_byzantine, results_text
@@ -81,7 +83,8 @@ def test_every_rule_meets_every_attack_of_the_library() -> None:
     assert set(TUNED_WITH) <= set(ATTACKS)
     assert CELL.attacks("Trust") == tuple(ATTACKS)
     assert CELL.attacks("FLTrust, root of 100")[-1] == AGAINST_ROOT
-    assert CELL.attacks(ORACLE) == (YARDSTICK_ATTACK,)
+    for rule in (ORACLE, "root of 100 alone"):
+        assert CELL.attacks(rule) == (YARDSTICK_ATTACK,)
     assert Cell("mnist-iid", 0).attacks("Trust") == ("none",)
 
 
@@ -135,6 +138,15 @@ def test_trials_are_run_once_and_the_oracle_is_out_of_reach(tmp_path: Path) -> N
     before = file.read_text()
     run_trials(asked, known, file)
     assert file.read_text() == before
+
+
+def test_a_server_that_learns_alone_steps_against_its_gradient() -> None:
+    rows, g = np.ones((3, 2)), np.array([1.0, -2.0])
+    view = view_of(rows, 1, FLTrust())
+    rooted = replace(view.round, root=g)
+    decision, _ = RootAlone(0.5).decide(rooted, None)
+    np.testing.assert_array_equal(decision.step, -0.5 * g)
+    assert not decision.weights.any()
 
 
 # ------------------ stages
@@ -198,11 +210,36 @@ def test_a_run_that_diverged_is_the_worst_case() -> None:
 
 
 def test_rules_with_a_root_are_ranked_apart(scores: Scores) -> None:
-    assert scores.rivals(COLUMN, rooted=True)[0] == "RootWeights, root of 100"
-    assert scores.rivals(COLUMN, rooted=False)[0] == "AngleMix + geometric median"
+    owned = RULES["RootWeights, root of 100"].root
+    assert scores.rivals(COLUMN, owned)[0] == "RootWeights, root of 100"
+    assert scores.rivals(COLUMN, None)[0] == "AngleMix + geometric median"
     assert scores.is_level(COLUMN, "AngleMix + geometric median")
     assert not scores.is_level(COLUMN, "mean")
-    assert ORACLE not in scores.rivals(COLUMN, rooted=False)
+    assert ORACLE not in scores.rivals(COLUMN, None)
+
+
+def test_another_root_is_no_rival() -> None:
+    roots = Cell("digits-0.2", 8, "roots")
+    known = {**made_up(), **made_up(roots)}
+    for trial, outcome in known.items():
+        if trial.rule == "FLTrust, root of 500":
+            known[trial] = Outcome(outcome.objective / 8, 0.5)
+    both = Scores(known, SIZES, (CELL, roots))
+    assert "FLTrust, root of 500" in both.table[COLUMN]
+    assert both.is_level(COLUMN, "RootWeights, root of 100")
+    assert not both.is_level(COLUMN, "RootWeights, root of 500")
+
+
+def test_the_worst_attack_that_does_not_know_the_root(scores: Scores) -> None:
+    rule = "FLTrust, root of 100"
+    assert scores.table[COLUMN][rule].attack == AGAINST_ROOT
+    attack, ratio = scores.with_secret_root(COLUMN, rule)
+    assert attack == "flipped labels"  # the second: 1/1.1 of the first
+    assert ratio == pytest.approx(scores.ratio(COLUMN, rule) / 1.1, rel=0.01)
+    assert scores.with_secret_root(COLUMN, "mean") == (
+        scores.table[COLUMN]["mean"].attack,
+        scores.ratio(COLUMN, "mean"),
+    )
 
 
 def cells_of(text: str, title: str) -> dict[str, str]:
@@ -214,8 +251,8 @@ def cells_of(text: str, title: str) -> dict[str, str]:
 
 def test_what_was_not_run_is_said(scores: Scores) -> None:
     text = results_text(scores)
-    assert "- Run: digits, Dirichlet 0.2, 8 of 20." in text
-    assert "- Not run: digits, Dirichlet 0.2, 4 of 20." in text
+    assert "- Run, attackers of 20: digits, Dirichlet 0.2: 8." in text
+    assert "- Not run, attackers of 20: digits, Dirichlet 0.2: 4." in text
     ratios = cells_of(text, "Worst ratio to the honest oracle")
     assert ratios[f"*{ORACLE}*"] == "1"
     assert ratios["AngleMix + geometric median"].startswith("**1.5")
@@ -233,6 +270,49 @@ def test_misses_of_the_recommended_rules_are_said(scores: Scores) -> None:
             known[trial] = Outcome(outcome.objective * 0.85, 0.5)  # 1.06
     text = results_text(Scores(known, SIZES, (CELL,)))
     assert "- RootWeights, root of 100: 0 of 1 cells." in text
+
+
+def test_what_a_recommended_rule_loses_comes_before_all_tables() -> None:
+    known = made_up()
+    for trial, outcome in known.items():
+        if trial.rule == "SoftMix + geometric median":
+            known[trial] = Outcome(outcome.objective / 4, 0.5)
+    text = results_text(Scores(known, SIZES, (CELL,)))
+    lost, _, rest = text.partition("## Misses")
+    assert "behind the best rule of its kind in 1 of 1 cells" in lost
+    assert lost.rstrip().endswith("behind the best rule of its kind in 0 of 1 cells.")
+    assert "of SoftMix + geometric median\n" in lost
+    assert "| --- |" not in lost
+    assert "| --- |" in rest
+
+
+def test_one_against_one_is_a_family_over_the_cells(scores: Scores) -> None:
+    duel = scores.duel("RootWeights, root of 100", "FLTrust, root of 100")
+    assert {c: d.verdict for c, d in duel.items()} == {COLUMN: "better"}
+    assert duel[COLUMN].mean == pytest.approx(1.25 / 4, rel=0.01)
+    text = results_text(scores)
+    row = "| RootWeights, root of 100 | FLTrust, root of 100 | 1 | 0 | 0 | 0.31"
+    assert row in text
+
+
+def test_ends_of_lists_are_counted_with_those_where_no_step_trains() -> None:
+    known = made_up(best_amplitude=LEAST / 8)
+    for trial, outcome in list(known.items()):
+        if trial.rule == "mean":  # worse than the model before training, log 10
+            known[trial] = Outcome(outcome.objective + 9, 0.1)
+    scores = Scores(known, SIZES, (CELL,))
+    text, rules = results_text(scores), len(scores.table[COLUMN])
+    assert f"lie {rules} of {rules} step sizes. 1 of them" in text
+    assert f"The other {rules - 1}:" in text
+
+
+def test_the_published_file_of_trials_is_compressed(tmp_path: Path) -> None:
+    known = made_up()
+    for name in ("trials.csv", "trials.csv.gz"):
+        write_trials(known, tmp_path / name)
+        assert read_trials(tmp_path / name) == known
+    sizes = [(tmp_path / n).stat().st_size for n in ("trials.csv", "trials.csv.gz")]
+    assert sizes[1] < sizes[0] / 4
 
 
 def test_everything_is_published_and_can_be_published_again(

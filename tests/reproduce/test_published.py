@@ -131,6 +131,8 @@ def pages() -> Iterator[tuple[str, str]]:
     texts = [file.read_text(encoding="utf-8") for file in tables]
     for name in ("choosing.md", "results/robustness.md"):
         yield (DOCS / name).read_text(encoding="utf-8"), "\n".join(texts)
+    attacks = (ROOT / "byzantine" / "results.md").read_text(encoding="utf-8")
+    yield (ROOT / "byzantine.md").read_text(encoding="utf-8"), attacks
     server_step = (ROOT / "server_step" / "results.md").read_text(encoding="utf-8")
     seen = [f"{value:.5f}" for value in measured_steps()]
     pages = (file.read_text(encoding="utf-8") for file in DOCS.rglob("*.md"))

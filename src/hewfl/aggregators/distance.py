@@ -11,6 +11,7 @@ from hewfl.aggregators.averaging import client_shares, weighting_needs
 from hewfl.core.algorithm import Need
 from hewfl.core.array_types import Float64
 from hewfl.core.displacements import Displacements, Products
+from hewfl.core.native import SOLVER, library
 from hewfl.core.round import Decision, Round
 from hewfl.core.validation import Array, Count, Faulty, PerClient, Positive, Share
 from hewfl.displacements.backend import to_host
@@ -273,6 +274,20 @@ def weiszfeld(
         c_i = α_i/max(ν, ‖z − Δ_i‖) at the last point but one, which the last point is
         the mean of; and by how much the weights c/Σc changed in the last step.
     """
+    # None as well in a checkout whose kernels were built before this one was written
+    kernel = getattr(library(SOLVER), "weiszfeld", None)
+    if kernel is None:
+        return weiszfeld_plain(gram, alpha, nu, iterations)
+    n = len(gram)
+    c, G, start = np.empty(n), *map(np.ascontiguousarray, (gram, alpha))
+    how = iterations, PLAIN, STALLED, SETTLED, NO_RISE
+    return c, kernel(G, start, c, n, nu, *how)
+
+
+def weiszfeld_plain(
+    gram: Float64[Array, "n n"], alpha: PerClient, nu: float, iterations: int
+) -> tuple[PerClient, float]:
+    """The same steps in NumPy, which the compiled ones are compared with."""
     weights, least, lengths, idle = alpha, np.inf, np.diagonal(gram), 0
     taken: list[PerClient] = []
     plain: PerClient | None = None  # in place of an extrapolation that does not help

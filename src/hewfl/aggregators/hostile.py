@@ -30,7 +30,7 @@ SMOOTHING, STEPS = 1e-6, 200
 FULL = 0.5
 """Share of the median trust from which on a client counts in full."""
 RECENT = 0.5
-"""Memory of the recent cosine: a client that turns is noticed in two rounds."""
+"""Memory of the recent cosine: a client that turns is noticed in a few rounds."""
 LENGTHENING = 2.0
 """Lengths up to this multiple of the median make the step longer again."""
 
@@ -125,8 +125,7 @@ class RootWeights(Aggregator):
 
         ρ_i = Σ_t β^t ⟨Δ_i, −g⟩/‖Δ_i‖ / Σ_t β^t ‖g‖        mean cosine, by steepness
         σ_i ← ½σ_i + ½⟨Δ_i, −g⟩/(‖Δ_i‖‖g‖)                 recent cosine
-        h   = ½ median of the positive ρ_j
-        p_i = max{0, min{1, ρ_i/h, 1 + σ_i/h}}
+        p_i = max{0, min{1, 2ρ_i/ρ̄, 1 + σ_i/ρ̄}},   ρ̄ the median of the positive ρ_j
         s_i = min{1, ℓ/‖Δ_i‖},   ℓ the median length where p_i > 0
         z   = geometric median, by p, of the angle-mixed s_iΔ_i
         w   = argmin over w ∈ Δ_n of ½‖Σ w_is_iΔ_i + ‖z‖ g/‖g‖‖² + (ℓ̄²/2)‖w − v‖²
@@ -135,7 +134,8 @@ class RootWeights(Aggregator):
     v are the weights of z and ℓ̄² the mean of the squared clipped lengths. A late
     gradient of a small root set is mostly noise; weighted by steepness the early
     rounds, where it is not, decide. So trust would outlast an attack of clients that
-    were honest for many rounds (a sleeper): whoever goes clearly uphill now has none.
+    were honest for many rounds (a sleeper): whoever now goes uphill as far as the
+    median client goes down has none.
     The root sets the direction that the weights aim at and the clients its length; a
     part of z in the target would let clients that go down with g add anything else.
     Nobody gains by a cosine above half of the median one, by a length above twice the
@@ -211,8 +211,8 @@ def root_trust(
     positive = cosines[cosines > 0]
     if len(positive) == 0:
         return np.zeros(len(descent))
-    half = FULL * float(np.median(positive))
-    trust = np.minimum(cosines, half + recent) / half
+    usual = float(np.median(positive))
+    trust = np.minimum(cosines / (FULL * usual), 1 + recent / usual)
     return np.asarray(np.clip(trust, 0.0, 1.0))
 
 

@@ -14,7 +14,7 @@ from importlib import import_module
 from types import ModuleType
 
 SOLVER = "hewfl.solver._solver"
-"""Active set and block pivoting of small weight problems."""
+"""Active set and block pivoting of small weight problems; geometric medians."""
 PASSES = "hewfl.displacements._passes"
 """Gram matrices, weighted sums and control variates from the data."""
 _enabled: ContextVar[bool] = ContextVar("hewfl_native_enabled", default=True)

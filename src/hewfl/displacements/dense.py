@@ -5,7 +5,7 @@ blocks of a few columns are widened to float64 at a time.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, final
 
 import array_api_compat as compat
@@ -41,6 +41,9 @@ class DenseDisplacements:
     xp: Any
     n: int
     d: int
+    _plain: list[RoundProducts] = field(
+        default_factory=list, init=False, repr=False, compare=False
+    )
 
     def row(self, i: int) -> Any:
         """The i-th vector, in its own array library."""
@@ -120,8 +123,15 @@ class DenseDisplacements:
             yield from self.blocks()
 
     def products(self, reference: Any = None, curvature: float = 1.0) -> RoundProducts:
-        """The weight problem of a reference g and Λ."""
-        return round_products(self, reference, curvature)
+        """The weight problem of a reference g and Λ.
+
+        That of g = 0 and Λ = 1 is kept: each part of a pipeline asks for it.
+        """
+        if reference is not None or curvature != 1.0:
+            return round_products(self, reference, curvature)
+        if not self._plain:
+            self._plain.append(round_products(self, None, 1.0))
+        return self._plain[0]
 
     def dot(self, u: Any, v: Any) -> float:
         """⟨u, v⟩."""

@@ -7,7 +7,7 @@ sums keep working. Coordinate-wise rules get A times a block of columns.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, final
 
 import numpy as np
@@ -35,6 +35,7 @@ class MappedDisplacements:
 
     base: Any
     map: Float64[Array, "m n"]
+    _plain: list[RoundProducts] = field(default_factory=list, init=False, repr=False)
 
     @property
     def n(self) -> int:
@@ -73,8 +74,15 @@ class MappedDisplacements:
         """The weight problem of the mapped vectors, from that of the vectors.
 
         Both are around a short vector, so that a part that all vectors share takes no
-        digits from their differences.
+        digits from their differences. That of g = 0 and Λ = 1 is kept.
         """
+        if reference is not None or curvature != 1.0:
+            return self._products(reference, curvature)
+        if not self._plain:
+            self._plain.append(self._products(None, 1.0))
+        return self._plain[0]
+
+    def _products(self, reference: Any, curvature: float) -> RoundProducts:
         if isinstance(reference, LinearCombination):
             reference = LinearCombination(self.map.T @ reference.weights)
         plain = self.base.products()

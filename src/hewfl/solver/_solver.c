@@ -1,5 +1,6 @@
 /* Weights on the simplex, compiled: twins of active_set.py and pivoting.py with the checks
- * and the certificate of simplex.py, for speed only. Callers go through
+ * and the certificate of simplex.py, and of the steps to a geometric median in
+ * aggregators/distance.py, for speed only. Callers go through
  * hewfl.core.native.library(); every entry point checks that its buffers are as long as it
  * will read or write.
  *
@@ -734,9 +735,116 @@ static PyObject *native_solve(PyObject *self, PyObject *args)
     release(b, 7);
     return ok ? Py_BuildValue("nni", (Py_ssize_t)lowest, unique, finite) : PyErr_NoMemory();
 }
+/* One Weiszfeld step: c_i = a_i/max(nu, |z - D_i|) at z = sum w_iD_i, and the sum of
+ * smoothed distances there. */
+static double pull(const double *G, const double *a, double nu, const double *w, double *c,
+                   Py_ssize_t n)
+{
+    double energy = 0.0, value = 0.0;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        c[i] = dot(G + i * n, w, n);
+        energy += w[i] * c[i];
+    }
+    for (Py_ssize_t i = 0; i < n; i++) {
+        double apart = G[i * n + i] + (energy - 2 * c[i]);
+        apart = apart < 0.0 ? 0.0 : apart; /* NaN stays */
+        double length = sqrt(apart), bounded = length < nu ? nu : length;
+        c[i] = a[i] / bounded;
+        value += 0.5 * (c[i] * apart + a[i] * bounded);
+    }
+    return value;
+}
+
+/* The steps of hewfl.aggregators.distance.weiszfeld, whose docstring has the method;
+ * memory for 4n numbers. Returns the change of the last weights. */
+static double weiszfeld(const double *G, const double *a, double nu, double *c, Py_ssize_t n,
+                        Py_ssize_t iterations, Py_ssize_t plain, Py_ssize_t stalled,
+                        double settled, double no_rise, double *memory)
+{
+    double *w = memory, *next = w + n, *last = next + n, *kept = last + n;
+    double least = INFINITY, change = INFINITY;
+    Py_ssize_t idle = 0;
+    int taken = 0, has_kept = 0; /* `last` is the point before w, where one was taken */
+    memcpy(w, a, n * sizeof(double));
+    for (Py_ssize_t k = 0; k < iterations; k++) {
+        double value = pull(G, a, nu, w, c, n), sum = 0.0, rr = 0.0, bend = 0.0;
+        if (has_kept && value > least * no_rise) { /* the extrapolation does not help */
+            memcpy(w, kept, n * sizeof(double));
+            has_kept = 0;
+            continue;
+        }
+        has_kept = 0;
+        for (Py_ssize_t i = 0; i < n; i++)
+            sum += c[i];
+        change = 0.0;
+        for (Py_ssize_t i = 0; i < n; i++) {
+            next[i] = c[i] / sum;
+            double move = fabs(next[i] - w[i]);
+            change = move <= change ? change : move;
+        }
+        idle = value < least ? 0 : idle + 1;
+        if (change <= settled || idle == stalled)
+            break;
+        least = value < least ? value : least;
+        if (k >= plain && taken) {
+            for (Py_ssize_t i = 0; i < n; i++) {
+                double r = w[i] - last[i], b = next[i] - w[i] - r;
+                rr += r * r;
+                bend += b * b;
+            }
+            double far = bend > 0.0 ? sqrt(rr / bend) : 1.0;
+            if (far > 1.0) {
+                memcpy(kept, next, n * sizeof(double));
+                for (Py_ssize_t i = 0; i < n; i++) {
+                    double r = w[i] - last[i], b = next[i] - w[i] - r;
+                    w[i] = last[i] + 2 * far * r + far * far * b;
+                }
+                has_kept = 1;
+                taken = 0;
+                continue;
+            }
+        }
+        memcpy(last, w, n * sizeof(double));
+        memcpy(w, next, n * sizeof(double));
+        taken = 1;
+    }
+    return change;
+}
+
+/* weiszfeld(G, alpha, c, n, nu, iterations, plain, stalled, settled, no_rise) -> change */
+static PyObject *native_weiszfeld(PyObject *self, PyObject *args)
+{
+    (void)self;
+    Py_buffer b[3];
+    Py_ssize_t n, iterations, plain, stalled;
+    double nu, settled, no_rise, change = 0.0;
+    if (!PyArg_ParseTuple(args, "y*y*w*ndnnndd", &b[0], &b[1], &b[2], &n, &nu, &iterations,
+                          &plain, &stalled, &settled, &no_rise))
+        return NULL;
+    if (n < 1 || !fits(&b[0], times(n, n, 1), 8) || !fits(&b[1], n, 8) || !fits(&b[2], n, 8)) {
+        release(b, 3);
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_ValueError, "n must be at least 1");
+        return NULL;
+    }
+    double *memory = malloc(4 * (size_t)n * sizeof(double));
+    if (memory) {
+        Py_BEGIN_ALLOW_THREADS
+        change = weiszfeld(b[0].buf, b[1].buf, nu, b[2].buf, n, iterations, plain, stalled,
+                           settled, no_rise, memory);
+        Py_END_ALLOW_THREADS
+    }
+    release(b, 3);
+    if (!memory)
+        return PyErr_NoMemory();
+    free(memory);
+    return PyFloat_FromDouble(change);
+}
+
 static PyMethodDef methods[] = {
     {"solve", native_solve, METH_VARARGS, "Check, scale, solve, certify a stack."},
     {"corral", native_corral, METH_VARARGS, "Active set on one prepared problem."},
+    {"weiszfeld", native_weiszfeld, METH_VARARGS, "Steps to a geometric median."},
     {NULL, NULL, 0, NULL},
 };
 
