@@ -169,13 +169,15 @@ class Sieve(Aggregator):
         k_i = min(1, max(0, 1 + a_i/τ))
         w_i = m_i k_i / Σ_j m_j k_j · min(1, c · median_j ‖Δ_j‖/‖Δ_i‖)
 
-    A rule of this library. A client whose direction agrees with the others at all has
-    FedAvg's weight. From a mean cosine of zero down to −τ the weight falls in a
-    straight line to nothing. It must not fall at once: where data differ, cosines of
-    good clients are around zero, and a rule that drops all below zero trains on some of
-    the clients only (on one stock app of docs/results/flower.md it lost 0.1). And
-    near the end of a training the steps cancel, Σ m_iΔ_i ≈ 0: then the mean cosine of n
-    steps of one length is −1/(n − 1) for all. So τ is twice that for few clients,
+    A rule of this library, for careless clients: those that collude agree with each
+    other, and 20 % of them can ruin a training. A client whose direction agrees with
+    the others at all has FedAvg's weight. From a mean cosine of zero down to −τ the
+    weight falls in a straight line to nothing. It must not fall at once: where data
+    differ, cosines of good clients are around zero, and a rule that drops all below
+    zero trains on some of the clients only (on one stock app of docs/results/flower.md
+    it lost 0.1). And near the end of a training the steps cancel, Σ m_iΔ_i ≈ 0: then
+    the mean cosine of n steps of one length is −1/(n − 1) for all. So τ is twice that
+    for few clients,
 
         τ = max(0.4, 2/(n − 1)).
 

@@ -20,6 +20,8 @@ from hewfl.displacements.backend import (
 
 _CACHE = 2**16
 """Numbers of float64 that are summed before the next are widened."""
+_SHORTEST = 256
+"""Columns of a block at least: of fewer, most of what is fetched is not used."""
 
 
 def weighted_sum(
@@ -74,10 +76,12 @@ def matrix_sum(matrix: NDArray[Any], w: Float64[Array, " n"]) -> Float64[Array, 
     if matrix.dtype == np.float64:
         return np.asarray(w @ matrix)
     n, d = matrix.shape
-    total, width = np.empty(d), max(1, _CACHE // n)
-    for lo in range(0, d, width):
-        block = matrix[:, lo : lo + width].astype(np.float64)
-        np.matmul(w, block, out=total[lo : lo + width])
+    total, height = np.zeros(d), min(n, _CACHE // _SHORTEST)
+    width = _CACHE // height
+    for top in range(0, n, height):
+        rows, weights = matrix[top : top + height], w[top : top + height]
+        for lo in range(0, d, width):
+            total[lo : lo + width] += weights @ rows[:, lo : lo + width].astype(float)
     return total
 
 
