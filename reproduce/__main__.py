@@ -15,6 +15,10 @@ SCRIPTS = {
     "server-steps": ("server_steps", "Study: averages, measured steps, momentum."),
     "measured-step": ("measured_step", "Study: measured steps against the truth."),
     "stock-apps": ("stock_apps", "Study: aggregators in three stock Flower apps."),
+    "stock-worlds": (
+        "stock_worlds",
+        "Study: the default in stock apps, and all that hurts.",
+    ),
     "size-lies": ("size_lies", "Study: how much a reported data size may count."),
     "torch-rules": ("torch_rules", "Study: aggregators in a job of unequal ranks."),
     "rules-table": ("rules_table", "Write the table of torch-rules into a page."),

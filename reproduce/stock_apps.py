@@ -13,8 +13,8 @@ strategies are driven through a Grid in this process; nothing but the strategy d
 between two runs of one app, scenario and seed.
 
 Every finished run is a line of reproduce/results/stock_apps.jsonl: stopped at any
-time, the same command goes on. First come the seeds on which the numbers of the default
-rule are chosen, then all seeds of the strategies that matter most. `--table` puts
+time, the same command goes on. First come the seeds on which the numbers of `Sieve`
+are chosen, then all seeds of the strategies that matter most. `--table` puts
 tables and sentences of what is there into docs/results/flower.md. Delete the file when
 a rule has changed: a line does not know the code it comes from.
 """

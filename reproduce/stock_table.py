@@ -1,7 +1,7 @@
 """The runs of stock_apps.py as tables and sentences, and their place in
 docs/results/flower.md.
 
-The default rule has two numbers, which were looked for on seeds of their own, `TUNING`,
+`Sieve` has two numbers, which were looked for on seeds of their own, `TUNING`,
 by `choice`; all tables are of other seeds. Nothing here needs torch or Flower.
 """
 
@@ -33,8 +33,8 @@ CANDIDATES = {
     )
 }
 """Tolerance and clip of the sieve."""
-DEFAULT = "sieve 0.4 2"
-"""What the default is for six and for ten clients, the numbers of the apps."""
+PLAIN = "sieve 0.4 2"
+"""What `Sieve()` is for six and for ten clients, the numbers of the apps."""
 TUNING = (10, 11, 12)
 SAFE = 0.01
 """Largest mean loss of accuracy against FedAvg among good clients, on each app."""
@@ -158,7 +158,7 @@ def tables(runs: Known) -> str:
 
 
 def _label(strategy: str) -> str:
-    return "sieve (default)" if strategy == DEFAULT else strategy
+    return "sieve" if strategy == PLAIN else strategy
 
 
 def choosing(runs: Known) -> str:
@@ -166,7 +166,7 @@ def choosing(runs: Known) -> str:
     rows = []
     measured = [(losses(part), shortfalls(part)) for part in split(runs)]
     for name in ("FedAvg", *CANDIDATES):
-        row = [_label(name) if name == DEFAULT else name]
+        row = [_label(name) if name == PLAIN else name]
         for lost, behind in measured:
             row += [f"{lost[name]:+.3f}" if name in lost else "-"]
             row += [f"{behind[name][0]:.3f}" if name in behind else "-"]
@@ -176,9 +176,9 @@ def choosing(runs: Known) -> str:
 
 
 def verdict(runs: Known) -> str:
-    """The default beside FedAvg in each cell, and who is least behind the best."""
+    """`Sieve` beside FedAvg in each cell, and who is least behind the best."""
     cells = [(app, scenario) for app in APPS for scenario in SCENARIOS]
-    pairs = decide({cell: difference(runs, *cell, DEFAULT) for cell in cells})
+    pairs = decide({cell: difference(runs, *cell, PLAIN) for cell in cells})
     rows = [[app, *(_signed(pairs[app, w]) for w in SCENARIOS)] for app in APPS]
     clean = {app: pairs[app, "clean"] for app in APPS}
     below = [app for app, c in clean.items() if c.verdict == "worse"]
@@ -192,10 +192,10 @@ def verdict(runs: Known) -> str:
     least = [[_label(k), f"{v:.3f}", cell] for k, (v, cell) in behind.items()]
     return "\n\n".join(
         [
-            "The default less FedAvg, paired over seeds, with 95 % intervals, each for "
+            "`sieve` less FedAvg, paired over seeds, with 95 % intervals, each for "
             "itself; ▲ above and ▼ below by Holm's correction over the table:",
             table(["", *SCENARIOS], rows),
-            f"Where all clients are good the default is {text}; its largest mean loss "
+            f"Where all clients are good `sieve` is {text}; its largest mean loss "
             f"there is {max(0.0, -min(c.mean for c in clean.values())):.3f}.",
             "How far a strategy is behind the best one of a cell, at most:",
             table(["", "behind", "in"], least),
@@ -219,7 +219,7 @@ def section(runs: Known) -> str:
     shown = {
         cell: curve
         for cell, curve in judged.items()
-        if cell[2] == DEFAULT or cell[2] not in CANDIDATES
+        if cell[2] == PLAIN or cell[2] not in CANDIDATES
     }
     parts += [tables(shown), verdict(shown)]
     if tuning:

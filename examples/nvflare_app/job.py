@@ -12,7 +12,9 @@ from hewfl.nvflare import HewAggregator
 
 HERE = Path(__file__).parent
 parser = argparse.ArgumentParser()
-parser.add_argument("--aggregator", default="sieve", help="fedavg: NVFLARE's own")
+parser.add_argument(
+    "--aggregator", default="majority-sieve", help="fedavg: NVFLARE's own"
+)
 parser.add_argument("--sites", type=int, default=5)
 parser.add_argument("--attackers", type=int, default=0)
 parser.add_argument("--rounds", type=int, default=5)

@@ -9,8 +9,9 @@ import pytest
 from tests.conformance.rounds import decide, make_cohort, step_of
 
 from hewfl import LocalSGD, Method
-from hewfl.aggregators import Agreement, Disagreement, Sieve
+from hewfl.aggregators import Agreement, Disagreement, MajoritySieve, Sieve
 from hewfl.aggregators.similarity import mean_cosines
+from hewfl.core.round import LocalPlan, Round
 from hewfl.displacements.chunked import ChunkedDisplacements
 from hewfl.errors import InvalidInputError
 
@@ -234,6 +235,88 @@ def test_a_tolerance_is_checked() -> None:
         Method(LocalSGD(1.0), Sieve(tolerance=-0.1))
 
 
+# ------------------------------------------------------------------ majority sieve
+
+
+def colluding(reach: float = 1.0) -> Any:
+    """Sixteen clients of one mean and much noise, and four against their mean."""
+    rng = np.random.default_rng(4)
+    honest = 1 + 2 * rng.standard_normal((16, 200))
+    return np.vstack([honest, np.tile(-reach * honest.mean(axis=0), (4, 1))])
+
+
+@pytest.mark.parametrize("reach", [0.5, 2.0])
+def test_colluders_do_not_vouch_for_each_other(reach: float) -> None:
+    moved = colluding(reach)
+    assert Sieve()(moved)[0].weights[16:].sum() > 0.05
+    decision, _ = MajoritySieve()(moved)
+    assert decision.weights[16:].sum() == 0
+    np.testing.assert_allclose(decision.weights[:16], np.full(16, 1 / 16), rtol=1e-9)
+
+
+def test_all_vote_where_nobody_is_faulty() -> None:
+    moved = colluding()[:18]
+    ours = MajoritySieve(f=0, clip=1e9)(moved)[0].weights
+    np.testing.assert_allclose(ours, Sieve(clip=1e9)(moved)[0].weights, rtol=1e-12)
+
+
+def test_lengths_are_compared_with_what_one_honest_client_must_have() -> None:
+    """Of eight clients two may be faulty: the third longest is at most honest."""
+    lengths = np.array([1.0, 1.0, 1.0, 2.0, 3.0, 4.0, 8.0, 80.0])
+    moved = np.outer(lengths, np.ones(3))
+    decision, _ = MajoritySieve()(moved)
+    expected = np.array([1.0] * 7 + [0.1]) / 8
+    np.testing.assert_allclose(decision.weights, expected)
+    two, _ = MajoritySieve()(moved[-2:])  # of two the shorter one is taken at its word
+    np.testing.assert_allclose(two.weights, [0.5, 0.5 * 16 / 80])
+
+
+def test_reported_steps_excuse_a_length_only_where_directions_agree() -> None:
+    horizons = np.array([2, 2, 2, 2, 2, 2, 2, 60])
+    moved = np.outer(horizons, np.ones(3))
+    fair, _ = MajoritySieve()(moved, steps=horizons)
+    np.testing.assert_allclose(fair.weights, np.full(8, 1 / 8))
+    moved[7] *= [-0.02, 1.0, -1.1]  # turned by more than a right angle
+    turned, _ = MajoritySieve()(moved, steps=horizons)
+    silent, _ = MajoritySieve()(moved)
+    np.testing.assert_allclose(turned.weights, silent.weights)
+    assert turned.weights[7] < 0.01
+
+
+def test_clients_that_send_the_same_have_one_weight() -> None:
+    """Ties at the border of those who vote: none of them is out alone."""
+    rng = np.random.default_rng(2)
+    moved = np.repeat(rng.standard_normal((4, 30)) + 0.3, [3, 3, 3, 3], axis=0)
+    weights = MajoritySieve(tolerance=0.3)(moved)[0].weights.reshape(4, 3)
+    np.testing.assert_allclose(weights, np.tile(weights[:, :1], (1, 3)), rtol=1e-9)
+
+
+def test_copies_count_as_one_client() -> None:
+    """Four of twenty send one direction where nobody else points."""
+    moved = colluding()
+    moved[16:] = (
+        40 * np.random.default_rng(7).standard_normal(200) * [[1], [1], [2], [1]]
+    )
+    decision, _ = MajoritySieve()(moved)
+    assert Sieve(clip=1e9)(moved)[0].weights[16:].sum() == pytest.approx(0.2)
+    np.testing.assert_allclose(decision.weights[:16], np.full(16, 1 / 17), rtol=1e-9)
+    assert decision.weights[16:].sum() < 1 / 17
+    alike = 1 + 0.01 * np.random.default_rng(3).standard_normal((20, 50))
+    same, _ = MajoritySieve()(alike)  # where all are alike nobody is a copy
+    assert same.weights.min() > 0.5 / 20
+
+
+def test_a_size_above_the_median_needs_agreement() -> None:
+    rng, sizes = np.random.default_rng(6), np.full(10, 100)
+    moved = 1 + rng.standard_normal((10, 400))
+    sizes[0] = 225  # a fifth of the sum
+    honest, _ = MajoritySieve()(moved, sizes=sizes)
+    np.testing.assert_allclose(honest.weights, sizes / sizes.sum())
+    for lie in (-0.02 * moved[0], rng.standard_normal(400)):
+        found, _ = MajoritySieve()(np.vstack([lie, moved[1:]]), sizes=sizes)
+        assert found.weights[0] <= 1 / 10 + 1e-12
+
+
 # ------------------------------------------------------------------ known lengths
 
 
@@ -260,6 +343,31 @@ def test_known_lengths_spare_the_gram_matrix(rng: np.random.Generator) -> None:
     some = np.array([0, 4, 5])
     part = mean_cosines(measured.take(some))[0]
     np.testing.assert_allclose(part, mean_cosines(data.take(some))[0], atol=1e-12)
+
+
+def test_single_cosines_of_long_updates_are_taken_from_some_entries(
+    rng: np.random.Generator,
+) -> None:
+    d, cuts = 60_000, [11, 20_000, 20_007]
+    x = rng.standard_normal(d).astype(np.float32)
+    ends = (x + 1 + 3 * rng.standard_normal((12, d))).astype(np.float32)
+    ends[9:] = x - 1  # three of one mind
+    parts = tuple(tuple(piece) for piece in zip(*(np.split(y, cuts) for y in ends)))  # noqa: B905 - as many cuts
+    data = ChunkedDisplacements(parts, x)
+    rows = data.matrix()
+    assert data.spread(d).shape == data.shape
+    np.testing.assert_array_equal(data.spread(d), rows)
+    some = data.spread(4096)
+    assert 3500 < some.shape[1] < 4500
+    np.testing.assert_array_equal(some, rows[:, :: d // 4096 | 1])
+    cohort = make_cohort([1] * 12)
+    method = Method(LocalSGD(1.0), MajoritySieve())
+    exact, _ = decide(method, cohort, rows)
+    measured = replace(data, sq_lengths=(rows**2).sum(axis=1))
+    round_ = Round(x.astype(np.float64), measured, cohort, LocalPlan(np.ones(12)))
+    sampled, _ = MajoritySieve().decide(round_, None)
+    np.testing.assert_allclose(sampled.weights, exact.weights, atol=0.01)
+    assert sampled.weights[9:].sum() < 0.05  # a quarter in FedAvg
 
 
 def test_relative_sieve_spares_clients_that_all_oppose_each_other() -> None:

@@ -54,7 +54,13 @@ class Case:
 
 
 AVERAGING_NOT = {"normalized-mean", "fedmgda", "fedaware", "fedexp", "qfedavg", "sieve"}
-AVERAGING_NOT |= {"centered-clipping", "signguard", "fltrust", "root-weights"}
+AVERAGING_NOT |= {
+    "majority-sieve",
+    "centered-clipping",
+    "signguard",
+    "fltrust",
+    "root-weights",
+}
 """Aggregators whose weights need not sum to one."""
 
 

@@ -10,7 +10,15 @@ import pytest
 
 pytest.importorskip("flwr", reason="Flower is not installed")
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import (
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
+from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, fixedclipping_mod
 from flwr.serverapp.strategy import (
     DifferentialPrivacyClientSideAdaptiveClipping,
@@ -46,7 +54,7 @@ from hewfl.flower.client_registry import ClientNumbers
 from hewfl.report.page import write_report
 from hewfl.server.trace import from_lines
 from tests.flower.federation import StubGrid
-from tests.flower.stock import MOVES, SIZES, N, model, stock_app, vector
+from tests.flower.stock import MOVES, SIZES, STEPS, D, N, model, stock_app, vector
 
 ROUNDING = 1e-6  # of single precision
 QUIET: dict[str, Any] = {"fraction_evaluate": 0.0, "max_share": 1.0}
@@ -110,7 +118,41 @@ def test_the_default_is_fedavg_where_clients_agree() -> None:
     metrics = run(HewStrategy(**QUIET), 1).train_metrics_clientapp[1]
     shares = np.array(SIZES) / sum(SIZES)
     np.testing.assert_allclose(metrics["weights"], shares, rtol=1e-12)
-    assert "steps" not in metrics  # the rule does not ask for them
+    assert metrics["steps"] == list(STEPS)  # used because clients report them
+
+
+@pytest.mark.parametrize("reported", [True, False])
+def test_fast_honest_clients_are_not_shortened(
+    reported: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Steps 2 to 40 along noisy directions; alone, a fast one must report them."""
+    rng = np.random.default_rng(5)
+    for steps in ([2, 4, 8, 13, 22, 40], [2, 2, 2, 2, 2, 40]):
+        moves = np.outer(steps, np.ones(D)) + rng.standard_normal((N, D)) / 3
+
+        def train(message: Message, context: Context) -> Message:
+            i = int(context.node_config["partition-id"])
+            x = message.content["arrays"].to_numpy_ndarrays()[0]
+            told = {"num-examples": 10}
+            told |= {"num-steps": steps[i]} if reported else {}  # noqa: B023 - called here
+            ends = ArrayRecord([x + moves[i].astype(np.float32)])  # noqa: B023
+            content = {"arrays": ends, "metrics": MetricRecord(told)}
+            return Message(RecordDict(content), reply_to=message)
+
+        app = ClientApp()
+        app.train()(train)
+        begin = ArrayRecord([np.zeros(D, np.float32)])
+        strategy = HewStrategy(**QUIET)
+        with caplog.at_level("WARNING", logger="flwr"):
+            result = strategy.start(StubGrid(app, N), begin, 1)
+        metrics = result.train_metrics_clientapp[1]
+        assert metrics["excluded"] == 0
+        expected = np.full(N, 1 / N)
+        if steps[0] == steps[4] and not reported:
+            assert 1 / 20 / N < min(metrics["weights"]) < 1 / 5 / N
+        else:
+            np.testing.assert_allclose(metrics["weights"], expected, rtol=1e-9)
+    assert "num-steps" not in caplog.text  # a stock app is no reason for a warning
 
 
 def test_plain_sgd_is_declared_by_the_rule_and_told_its_step_size() -> None:

@@ -55,6 +55,7 @@ from hewfl.aggregators.similarity import (
     Agreement,
     FedAdp,
     FLTrust,
+    MajoritySieve,
     Sieve,
     SignGuard,
 )
@@ -73,6 +74,7 @@ _MAKERS: dict[str, tuple[Callable[..., Aggregator], dict[str, Any]]] = {
     "exact": (ExactWeights, {}),
     "agreement": (Agreement, {}),
     "sieve": (Sieve, {}),
+    "majority-sieve": (MajoritySieve, {}),
     "trust": (Trust, {}),
     "root-weights": (RootWeights, {}),
     "disagreement": (Disagreement, {}),
@@ -275,10 +277,9 @@ def find_maker(name: object) -> tuple[Any, dict[str, Any]]:
 __all__ = [
     "ARC", "CAF", "MDA", "NAMES", "NNM", "PREAGGREGATIONS", "Aggregator", "Agreement",
     "AngleMix", "Bucketing", "Bulyan", "CenteredClipping", "Certified", "Clip",
-    "CoordinateMedian",
-    "Disagreement", "DnC", "ExactWeights", "FLTrust", "FedAWARE", "FedAdp", "FedExP",
-    "FedMGDAPlus", "GeometricMedian", "Krum", "Meamed", "Mean", "MultiKrum",
-    "NormalizedMean", "Oracle", "Pipeline", "PowerWeights", "PreAggregation", "QFedAvg",
-    "RootWeights", "Sieve", "SignGuard", "SoftMix", "TrimmedMean", "Trust",
-    "WorkerMomentum", "make",
+    "CoordinateMedian", "Disagreement", "DnC", "ExactWeights", "FLTrust", "FedAWARE",
+    "FedAdp", "FedExP", "FedMGDAPlus", "GeometricMedian", "Krum", "MajoritySieve",
+    "Meamed", "Mean", "MultiKrum", "NormalizedMean", "Oracle", "Pipeline",
+    "PowerWeights", "PreAggregation", "QFedAvg", "RootWeights", "Sieve", "SignGuard",
+    "SoftMix", "TrimmedMean", "Trust", "WorkerMomentum", "make",
 ]  # fmt: skip

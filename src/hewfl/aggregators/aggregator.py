@@ -84,6 +84,11 @@ class Aggregator(Validated):
         """Those of `needs` without which it works, if less well."""
         return frozenset()
 
+    @property
+    def clips(self) -> bool:
+        """Whether it shortens long updates itself, however long they are."""
+        return False
+
     def init(self, n: int, d: int) -> Any:
         """The state before the first round; None for rules without memory.
 

@@ -479,6 +479,11 @@ class Certified(Aggregator):
         """Of the rule."""
         return self.rule.optional
 
+    @property
+    def clips(self) -> bool:
+        """As the rule does."""
+        return self.rule.clips
+
     def init(self, n: int, d: int) -> Any:
         """The rule's state."""
         return self.rule.init(n, d)

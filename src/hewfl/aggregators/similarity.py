@@ -5,7 +5,7 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from hewfl.aggregators.aggregator import Aggregator
+from hewfl.aggregators.aggregator import FAULTY, Aggregator, faulty_count
 from hewfl.aggregators.averaging import Weighting, client_shares, weighting_needs
 from hewfl.aggregators.coordinatewise import blocks_as_stored, sum_over_ranks
 from hewfl.aggregators.distance import lengths_of
@@ -15,6 +15,7 @@ from hewfl.core.displacements import Displacements, KnownLengths
 from hewfl.core.round import Decision, Round
 from hewfl.core.validation import (
     Array,
+    Faulty,
     Ints,
     Mask,
     Nonnegative,
@@ -70,25 +71,78 @@ class Agreement(Aggregator):
 
 
 def mean_cosines(displacements: Displacements) -> tuple[PerClient, PerClient]:
-    """Mean cosine of each vector with the others, and lengths up to one factor.
+    """Mean cosine of each vector with the others, and lengths up to one factor."""
+    cosines = _Cosines(displacements)
+    return cosines.means(), cosines.lengths
 
-    With u_i = Δ_i/‖Δ_i‖ the cosines of one vector sum to ⟨u_i, Σ_j u_j⟩ − 1: where
-    lengths are known no Gram matrix is formed.
+
+@final
+class _Cosines:
+    """Cosines between the updates of a round.
+
+    With u_i = Δ_i/‖Δ_i‖ those of one vector with all others sum to ⟨u_i, Σ_j u_j⟩ − 1:
+    where lengths are known no Gram matrix is formed.
+
+    Attributes:
+        lengths: ‖Δ_i‖, up to one factor.
     """
-    D = displacements
-    if isinstance(D, KnownLengths) and D.sq_lengths is not None:
-        lengths = np.sqrt(D.sq_lengths)
-        inverse = _inverse(lengths)
-        sums = inverse * D.inner_with_sum(inverse) - (lengths > 0)
-    else:
-        # cosines have no scale: without the common power of two squares may overflow
-        G = replace(D.products(), exponent=0).uncentred_gram()
-        lengths = np.sqrt(np.diagonal(G))
-        inverse = _inverse(lengths)
-        cosines = np.clip(inverse[:, None] * G * inverse, -1.0, 1.0)
-        np.fill_diagonal(cosines, 0.0)
-        sums = cosines.sum(axis=1)
-    return np.asarray(sums / (D.n - 1)), lengths
+
+    def __init__(self, displacements: Displacements) -> None:
+        D = displacements
+        self._known = self._pairs = None
+        if isinstance(D, KnownLengths) and D.sq_lengths is not None:
+            self._known, self.lengths = D, np.sqrt(D.sq_lengths)
+            self._inverse = _inverse(self.lengths)
+        else:
+            # without the common power of two squares may overflow; cosines have none
+            G = replace(D.products(), exponent=0).uncentred_gram()
+            self._pairs, self.lengths = _normalised(G), np.sqrt(np.diagonal(G))
+
+    def means(self) -> PerClient:
+        """Mean cosine of each vector with the others."""
+        n = len(self.lengths)
+        if self._known is None:
+            return np.asarray(self.pairs().sum(axis=1) / (n - 1))
+        sums = self._inverse * self._known.inner_with_sum(self._inverse)
+        return np.asarray((sums - (self.lengths > 0)) / (n - 1))
+
+    def means_among(self, means: PerClient, voters: Bool[Mask, " n"]) -> PerClient:
+        """The same with those that are marked: the cosines with all others go off."""
+        others = (len(voters) - 1) * means - self.pairs() @ ~voters
+        return np.asarray(others / np.maximum(voters.sum() - voters, 1.0))
+
+    def pairs(self) -> Float64[Array, "n n"]:
+        """All cosines, zero on the diagonal; of many entries, from some of them."""
+        if self._pairs is None:
+            assert self._known is not None, "one of the two is there"
+            columns = self._known.spread(SAMPLE)
+            self._pairs = _normalised(columns @ columns.T)
+        return self._pairs
+
+
+def _normalised(gram: Float64[Array, "n n"]) -> Float64[Array, "n n"]:
+    """The cosines of a Gram matrix, zero on the diagonal."""
+    inverse = _inverse(np.sqrt(np.diagonal(gram)))
+    cosines = np.clip(inverse[:, None] * gram * inverse, -1.0, 1.0)
+    np.fill_diagonal(cosines, 0.0)
+    return np.asarray(cosines)
+
+
+def copies(cosines: Float64[Array, "n n"], f: int) -> PerClient:
+    """How many clients send nearly what each client sends, itself included.
+
+        κ_i = 1 + Σ_{j≠i} max(0, (cos_ij − c)/(1 − c)),   c = max(0.8, c_k)
+
+    c_k is the largest cosine that a pair with an honest client must have: with f faulty
+    clients, f(f − 1)/2 pairs may be larger. So honest clients that are all alike are no
+    copies of each other.
+    """
+    n = len(cosines)
+    ordered = np.sort(cosines[np.triu_indices(n, 1)])[::-1]
+    c = max(ALIKE, float(ordered[f * (f - 1) // 2])) if n > 1 else 1.0
+    if c >= 1 - _TIE:
+        return np.ones(n)
+    return np.asarray(1 + np.clip((cosines - c) / (1 - c), 0.0, 1.0).sum(axis=1))
 
 
 def _inverse(lengths: PerClient) -> PerClient:
@@ -96,6 +150,12 @@ def _inverse(lengths: PerClient) -> PerClient:
     return np.divide(1.0, lengths, out=np.zeros_like(lengths), where=lengths > 0)
 
 
+_TIE = 1e-9
+"""Cosines that differ by less are equal: clients that send the same have one weight."""
+ALIKE = 0.8
+"""Least cosine of updates that may be copies of each other."""
+SAMPLE = 4096
+"""Entries that cosines of single pairs are taken from, where models are larger."""
 LEAST = 0.4
 """τ for many clients; docs/results/flower.md has the comparison it was chosen by."""
 
@@ -164,14 +224,7 @@ class Sieve(Aggregator):
         if len(m) == 1:
             return Decision(np.ones(1), "one client"), state
         a, lengths = mean_cosines(round_.displacements)
-        tau = max(LEAST, 2 / (len(a) - 1)) if self.tolerance is None else self.tolerance
-        if self.relative:
-            r = min(0.0, float(np.median(a)))
-            a, tau = a - r, tau - 2 * r
-        k = np.clip(1 + a / tau, 0.0, 1.0) if tau > 0 else (a > 0) * 1.0
-        status = f"{int((k > 0).sum())} of {len(k)} clients keep weight"
-        if not k.any():
-            k, status = np.ones(len(k)), "all clients oppose the others"
+        k, status = _kept(a, self.tolerance, relative=self.relative)
         weights = m * k / (m * k).sum()
         excess = _excess(lengths)
         if self.per_step:
@@ -179,10 +232,116 @@ class Sieve(Aggregator):
         return Decision(weights / np.maximum(excess / self.clip, 1), status), state
 
 
+def _kept(
+    a: PerClient, tolerance: float | None, *, relative: bool = False
+) -> tuple[PerClient, str]:
+    """k_i = min(1, max(0, 1 + a_i/τ)), and the status; ones where all are zero."""
+    tau = max(LEAST, 2 / (len(a) - 1)) if tolerance is None else tolerance
+    if relative:
+        r = min(0.0, float(np.median(a)))
+        a, tau = a - r, tau - 2 * r
+    k = np.clip(1 + a / tau, 0.0, 1.0) if tau > 0 else (a > 0) * 1.0
+    if not k.any():
+        return np.ones(len(k)), "all clients oppose the others"
+    return k, f"{int((k > 0).sum())} of {len(k)} clients keep weight"
+
+
 def _excess(lengths: PerClient) -> PerClient:
     """Lengths over the median of those above zero."""
     moved = lengths[lengths > 0]
     return lengths / float(np.median(moved)) if len(moved) else lengths
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class MajoritySieve(Aggregator):
+    """`Sieve` for a round in which f clients may be faulty, and may work together.
+
+        C   = the n − f clients of largest mean cosine with all others
+        a_i = mean over j ∈ C, j ≠ i, of ⟨Δ_i, Δ_j⟩/(‖Δ_i‖‖Δ_j‖)
+        k_i = min(1, max(0, 1 + a_i/τ)),   τ = max(0.4, 2/(n − 1))
+        v_i = m_i/κ_i;   min(m_i, median m)/κ_i if i ∉ C and a_i < ½ median_{j∈C} a_j
+        ℓ   = the (f+1)-th largest ‖Δ_j‖,   h = the (f+1)-th largest ‖Δ_j‖/H_j
+        w_i = v_i k_i/Σ_j v_j k_j · min(1, c · max{ℓ, h H_i [a_i > 0]}/‖Δ_i‖)
+
+    A rule of this library: FedAvg, with less weight for clients that oppose the others
+    and for updates that are long beyond the spread of the clients. What differs from
+    `Sieve`:
+
+    - The f clients that are least central have no vote on directions: colluders do not
+      vouch for each other. If they agree less than half as much as the others, a data
+      size above the median does not count: it is a claim.
+    - κ_i is the number of clients that send nearly the same (`copies`): they count as
+      one. Of a large model single cosines are taken from 4,096 entries, means from all.
+    - A length is compared with the longest that one honest client must have while f are
+      faulty, not with the median: where speeds differ widely fast clients are twice as
+      long as the median. One that is long, but not for the local steps it reports, is
+      not shortened if its direction agrees.
+
+    What it cannot do: a minority of honest clients whose data pull the other way (4 of
+    20 that own two classes) looks like colluders, and loses weight; colluders that
+    add noise to what they share are no copies. One client far faster than all others
+    is shortened unless clients report their steps (docs/results/flower.md).
+
+    Attributes:
+        f: faulty clients, a count or a fraction below ½ of those present.
+        tolerance: τ ≥ 0; as above if it is not given.
+        clip: c > 0, longest step that counts in full, over ℓ.
+        by: what m_i stands for: data sizes as in FedAvg, local steps, or one for all.
+
+    Examples:
+        >>> import numpy as np
+        >>> from hewfl.aggregators import MajoritySieve
+        >>> updates = np.array([[1.0, 0.1], [1.0, -0.1], [4.0, 0.0], [-9.0, 0.0]])
+        >>> decision, _ = MajoritySieve()(updates)
+        >>> decision.weights.round(2)
+        array([0.33, 0.33, 0.33, 0.  ])
+    """
+
+    f: Faulty = FAULTY
+    tolerance: Nonnegative | None = None
+    clip: Positive = 2.0
+    by: Weighting = "size"
+
+    name: ClassVar[str] = "Majority sieve"
+    optional: ClassVar[frozenset[Need]] = frozenset({"steps"})
+    clips: ClassVar[bool] = True
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """What m_i and the clip are made of."""
+        return weighting_needs(self.by) | self.optional
+
+    def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
+        """w_i ∝ v_i k_i, then clipped; as if all k_i were one where all are zero."""
+        m = client_shares(self.by, round_.cohort)
+        n = len(m)
+        if n == 1:
+            return Decision(np.ones(1), "one client"), state
+        f = faulty_count(self.f, round_, (n - 1) // 2)
+        cosines = _Cosines(round_.displacements)
+        a = cosines.means()
+        if f > 0:
+            central = a >= np.sort(a)[f] - _TIE
+            a = cosines.means_among(a, central)
+            doubted = ~central & (a < 0.5 * np.median(a[central]))
+            m = np.where(doubted, np.minimum(m, np.median(m)), m)
+        if f > 1:
+            m = m / copies(cosines.pairs(), f)
+        k, status = _kept(a, self.tolerance)
+        weights = m * k / (m * k).sum()
+        lengths = cosines.lengths
+        excess = lengths / _largest_honest(lengths, f)
+        per_step = lengths / round_.cohort.horizons
+        per_step = per_step / _largest_honest(per_step, f)
+        excess = np.where(a > 0, np.minimum(excess, per_step), excess)
+        return Decision(weights / np.maximum(excess / self.clip, 1), status), state
+
+
+def _largest_honest(lengths: PerClient, f: int) -> float:
+    """The (f+1)-th largest of those above zero, at least the second; 1 without any."""
+    moved = np.sort(lengths[lengths > 0])[::-1]
+    return float(moved[min(max(f, 1), len(moved) - 1)]) if len(moved) else 1.0
 
 
 @final

@@ -91,6 +91,7 @@ class Demands:
             rounds that it takes part in; m_i starts at zero.
         optional: those of `needs` that may have their default, such as one step each,
             where the clients of a transport do not report them.
+        clips: long updates are shortened by the rule itself.
     """
 
     traffic: Traffic = Traffic()
@@ -100,6 +101,7 @@ class Demands:
     oracle: bool = False
     worker_momentum: float = 0.0
     optional: frozenset[Need] = frozenset()
+    clips: bool = False
 
 
 @runtime_checkable

@@ -282,6 +282,16 @@ class KnownLengths(Protocol):
             One product for each Δ_i.
         """
 
+    def spread(self, count: int) -> Float64[Array, "n k"]:
+        """Entries at equal distances, in float64.
+
+        Args:
+            count: about how many of each vector; all where there are no more.
+
+        Returns:
+            A matrix of n rows.
+        """
+
 
 @runtime_checkable
 class StoredBlocks(Protocol):

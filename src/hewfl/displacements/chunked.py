@@ -148,6 +148,20 @@ class ChunkedDisplacements:
             here = slice(lo, min(lo + RANGE, self.d))
             yield here, self.columns(here.start, here.stop)
 
+    def spread(self, count: int) -> Float64[Array, "n k"]:
+        """About `count` entries of each vector at equal distances, in float64."""
+        stride = (self.d // count) | 1  # odd: lengths of layers' rows mostly are not
+        pieces = []
+        for span in self.spans():
+            first = -span.lo % stride
+            piece = np.stack(
+                [row[first::stride].astype(np.float64) for row in span.rows]
+            )
+            if span.base is not None:
+                piece -= span.base[first::stride]
+            pieces.append(piece)
+        return np.concatenate(pieces, axis=1)
+
     def largest(self) -> float:
         """A bound on all entries; a coarse one for float32, which is not read."""
         arrays = [row for rows in self.parts for row in rows]

@@ -71,7 +71,7 @@ from hewfl.methods.registry import (
 )
 from hewfl.server.array_layout import PARAMETERS, ArrayLayout
 from hewfl.server.finish_round import Outcome, finish_round
-from hewfl.server.plausibility import cap_shares
+from hewfl.server.plausibility import cap_shares, norm_ratio
 from hewfl.server.server_step import ServerStep, next_average
 from hewfl.server.state import Entry, ServerState, as_entry, initial_state
 from hewfl.server.trace import RoundRecord
@@ -82,7 +82,7 @@ RootFunction = Callable[[ArrayRecord], Mapping[str, Any] | Sequence[Any]]
 """From the model to a gradient at it, on samples that the server trusts."""
 MAX_SHARE = 0.2
 """Of one client in the sum of the data sizes: docs/results/flower.md."""
-DEFAULT = "sieve"
+DEFAULT = "majority-sieve"
 """The least behind the best strategy of a cell: docs/results/flower.md."""
 _RENAMED = {
     "rule": "aggregator",
@@ -114,7 +114,7 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         aggregate: patterns of the arrays that are aggregated at all; the others stay as
             the server has them (FedBN: "!*bn*").
         max_norm_ratio: a displacement longer than this times the round's median is left
-            out.
+            out. By default 10; 100 for rules that shorten long ones themselves.
         root_fn: from the model that was sent to a gradient at it, on samples that the
             server trusts, for aggregators that need a root gradient: one array for each
             array that the aggregator sees (`judge`), in the model's order; or a mapping
@@ -150,7 +150,7 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         max_share: float = MAX_SHARE,
         judge: str | Sequence[str] | None = None,
         aggregate: str | Sequence[str] = "*",
-        max_norm_ratio: float = 10.0,
+        max_norm_ratio: float | None = None,
         root_fn: RootFunction | None = None,
         min_replies: int = 1,
         phases: int = 1,
@@ -185,7 +185,7 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
             why = "left out: clients are not asked for losses along the step"
             samples = self.server_step.line_search_samples
             raise invalid("server_step.line_search_samples", why, samples)
-        self.max_norm_ratio = positive("max_norm_ratio", max_norm_ratio)
+        self.max_norm_ratio = norm_ratio(max_norm_ratio, self.entry.algorithm.demands)
         if weighting not in ("equal", "size"):
             raise invalid("weighting", '"equal" or "size"', format_value(weighting))
         if positive("max_share", max_share) > 1:
@@ -451,7 +451,10 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         if contents and 2 * known <= len(contents) and not self._said_steps:
             self._said_steps = True
             text = '%s counts one step for each client: few report "%s"'
-            log.warning(text, self.entry.name, keys.STEPS_DONE)
+            level = (
+                logging.INFO if self.entry.algorithm.demands.clips else logging.WARNING
+            )
+            log.log(level, text, self.entry.name, keys.STEPS_DONE)
         return 2 * known > len(contents)
 
     def _require_steps(
@@ -510,7 +513,8 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
         self, updates: list[ClientUpdate]
     ) -> tuple[list[ClientUpdate], list[Exclusion]]:
         """Updates of plausible length that moved, and why the others are left out."""
-        ratio, uses_steps = self.max_norm_ratio, self._has_steps
+        ratio, is_clipped = self.max_norm_ratio, self.entry.algorithm.demands.clips
+        uses_steps = self._has_steps and not is_clipped
         idle = idle_updates(updates)
         bad = implausible_updates(updates, ratio, uses_steps=uses_steps)
         out = [Exclusion(updates[k].node, "idle", v) for k, v in idle.items()]

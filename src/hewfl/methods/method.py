@@ -298,6 +298,7 @@ class Method:
             variates=start is not None,
             worker_momentum=getattr(self.local, "worker_momentum", 0.0),
             optional=self.aggregator.optional,
+            clips=self.aggregator.clips,
         )
 
     def init(self, n: int, d: int, gradients: FirstGradients) -> Any:

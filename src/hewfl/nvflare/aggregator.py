@@ -45,7 +45,7 @@ class HewAggregator(ModelAggregator):  # type: ignore[misc]  # checked without n
             take the median of the clients.
         aggregated: patterns of the arrays that clients may change at all.
         max_norm_ratio: a displacement longer than this times the round's median is left
-            out.
+            out. By default 10; 100 for rules that shorten long ones themselves.
         min_results: with fewer usable results a round is rejected.
         learning_rate: of the clients, for aggregators that need it: plain SGD.
         root_fn: "module:function", from the model (NumPy arrays by name) to a gradient
@@ -58,14 +58,14 @@ class HewAggregator(ModelAggregator):  # type: ignore[misc]  # checked without n
 
     def __init__(  # noqa: PLR0913, PLR0917 - all have defaults
         self,
-        aggregator: str = "sieve",
+        aggregator: str = "majority-sieve",
         options: Mapping[str, Any] | None = None,
         server_step: Mapping[str, Any] | None = None,
         weighting: Literal["equal", "size"] = "size",
         max_share: float = 0.2,
         judge: str | Sequence[str] | None = None,
         aggregated: str | Sequence[str] = "*",
-        max_norm_ratio: float = 10.0,
+        max_norm_ratio: float | None = None,
         min_results: int = 1,
         learning_rate: float | None = None,
         root_fn: str | None = None,
@@ -76,14 +76,16 @@ class HewAggregator(ModelAggregator):  # type: ignore[misc]  # checked without n
         self.server_step, self.root_fn = server_step, root_fn
         self.judge, self.aggregated = judge, aggregated
         self.weighting, self.max_share = weighting, positive("max_share", max_share)
-        self.max_norm_ratio = positive("max_norm_ratio", max_norm_ratio)
         self.min_results = whole("min_results", min_results, least=1)
         if weighting not in ("equal", "size"):
             raise invalid("weighting", '"equal" or "size"', format_value(weighting))
         if max_share > 1:
             raise invalid("max_share", "above 0 and at most 1", max_share)
         self.entry = client_entry(aggregator, options or {}, server_step or {})
-        self._needs = self.entry.algorithm.demands.needs
+        demands = self.entry.algorithm.demands
+        self._needs, self.max_norm_ratio = demands.needs, max_norm_ratio
+        self._norm_ratio = plausibility.norm_ratio(max_norm_ratio, demands)
+        self._must_count = "steps" in demands.needs and not demands.clips
         if "step_sizes" in self._needs and learning_rate is None:
             rule = f"given for {self.entry.name}: the step size of the clients' SGD"
             raise invalid("learning_rate", rule, None)
@@ -133,12 +135,13 @@ class HewAggregator(ModelAggregator):  # type: ignore[misc]  # checked without n
 
     def accept_model(self, model: FLModel) -> bool:
         """Read a result; whether it can be used so far."""
-        name, needs_steps = str(model.meta.get("client_name")), "steps" in self._needs
+        name = str(model.meta.get("client_name"))
         if self._results.pop(name, None) is not None or name in self._excluded:
             self._excluded[name] = ("malformed", "two results in one round")
             return False
         try:
-            result = read_result(model, *self._layouts(), needs_steps=needs_steps)
+            layouts = self._layouts()
+            result = read_result(model, *layouts, needs_steps=self._must_count)
         except Exception as error:  # a reader of foreign data raises many kinds
             self._excluded[name] = ("malformed", str(error))
             return False
@@ -184,9 +187,9 @@ class HewAggregator(ModelAggregator):  # type: ignore[misc]  # checked without n
         names = sorted(self._results, key=self._numbers.__getitem__)
         held = [self._results[name] for name in names]
         steps = np.array([int(r.size) for r in held], dtype=np.int64)
-        known, parts = "steps" in self._needs, [(r.row, r.buffers) for r in held]
+        parts, known = [(r.row, r.buffers) for r in held], self._must_count
         out = plausibility.unusable_updates(
-            parts, self.max_norm_ratio, steps if known else None
+            parts, self._norm_ratio, steps if known else None
         )
         self._excluded |= {names[k]: why for k, why in out.items()}
         for name in self._asked - self._excluded.keys() - self._results.keys():
@@ -203,9 +206,9 @@ class HewAggregator(ModelAggregator):  # type: ignore[misc]  # checked without n
             root = root_vector(layout, function(dict(sent)))
         clients = np.array([self._numbers[name] for name in usable])
         ones = np.ones(len(clients), dtype=np.int64)
-        steps = (
-            np.array([int(r.size) for r in held]) if "steps" in self._needs else ones
-        )
+        steps = ones
+        if "steps" in self._needs:
+            steps = np.array([max(1, int(r.size)) for r in held])
         t = int(self.fl_ctx.get_prop(AppConstants.CURRENT_ROUND) or 0)
         counts, n = plausibility.whole_sizes(sizes), len(self._numbers)
         cohort = Cohort(clients, steps, ones, counts, n, t)

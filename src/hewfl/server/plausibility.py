@@ -19,9 +19,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from hewfl.core.algorithm import Demands
 from hewfl.core.array_types import Bool, Float, Float64, Int64
-from hewfl.core.validation import Array, Ints, Mask
+from hewfl.core.validation import Array, Ints, Mask, positive
 
+MAX_NORM_RATIO, MAX_CLIPPED_RATIO = 10.0, 100.0
+"""Of ‖Δ‖, over the median: by default, and where the rule itself shortens what is long.
+There a client that is left out would be an honest one of ten times the speed."""
 MAX_STEP_RATIO = 4.0
 """Of ‖Δ‖/H, over the median. Plain SGD with one step size moves by about a gradient in
 each step; a client that claims fewer steps than it took is above its neighbours."""
@@ -39,6 +43,13 @@ def lower_median(values: Float64[Array, " s"]) -> float:
     """
     moved = np.sort(values[values > 0])
     return float(moved[(len(moved) - 1) // 2]) if len(moved) else 0.0
+
+
+def norm_ratio(given: float | None, demands: Demands) -> float:
+    """The largest length over the median; None for the default of a rule."""
+    if given is not None:
+        return positive("max_norm_ratio", given)
+    return MAX_CLIPPED_RATIO if demands.clips else MAX_NORM_RATIO
 
 
 def implausible_lengths(
