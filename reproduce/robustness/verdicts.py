@@ -18,7 +18,7 @@ from reproduce.robustness.robustness_specs import (
 )
 from reproduce.robustness.scores import Scores, is_deep, rank_by_worst
 
-Answer = Literal["confirmed", "refuted", "partly", "not run", "no verdict"]
+Answer = Literal["holds", "does not hold", "holds in part", "not run", "no verdict"]
 FIXED = ("uniform", "horizon", "FedAvg")
 LABELS = ("labels", "many", "mirrored")
 WORST = 3
@@ -90,8 +90,8 @@ def _answer(holds: Sequence[bool]) -> Answer:
     if not holds:
         return "not run"
     if all(holds):
-        return "confirmed"
-    return "partly" if any(holds) else "refuted"
+        return "holds"
+    return "holds in part" if any(holds) else "does not hold"
 
 
 def _fixed_rules(scores: Scores) -> Verdict:

@@ -134,10 +134,10 @@ def test_what_is_not_shown_to_be_behind_is_level(scores: Scores) -> None:
 def test_verdicts_follow_the_numbers(scores: Scores) -> None:
     said = {v.statement: v for v in verdicts(scores)}
     by_start = {name[:24]: v for name, v in said.items()}
-    assert by_start["With bad labels fixed ru"].answer == "confirmed"
-    assert by_start["With all clients good th"].answer == "refuted"
-    assert by_start["Averaging the iterates h"].answer == "confirmed"
-    assert by_start["Trust is among the best "].answer == "partly"
+    assert by_start["With bad labels fixed ru"].answer == "holds"
+    assert by_start["With all clients good th"].answer == "does not hold"
+    assert by_start["Averaging the iterates h"].answer == "holds"
+    assert by_start["Trust is among the best "].answer == "holds in part"
     rest = [v.answer for name, v in said.items() if "CNN" in name]
     assert rest == ["not run"] * 2
 
@@ -172,7 +172,7 @@ def test_publishing_is_one_command(tmp_path: Path, scores: Scores) -> None:
     assert (output / "loss_ratios.png").stat().st_size > 10_000
     numbers = json.loads((output / "summary.json").read_text())
     assert len(numbers["mnist-hom, labels"]["methods"][OURS]["averaged_objective"]) == 7
-    assert "confirmed" in (output / "verdicts.md").read_text()
+    assert "**holds**" in (output / "verdicts.md").read_text()
     assert set(finished_runs(root)) == {CLEAN, LABELS}
 
 
@@ -213,8 +213,8 @@ def test_a_trial_gives_no_verdicts(tmp_path: Path, scores: Scores) -> None:
     assert {v.answer for v in answers} == {"no verdict"}
     text = (tmp_path / "verdicts.md").read_text(encoding="utf-8")
     assert "a trial, which gives no verdicts" in text
-    assert "confirmed" not in text
-    assert "refuted" not in text
+    assert "**holds" not in text
+    assert "**does not hold" not in text
 
 
 def test_verdicts_can_be_made_again_from_what_is_published(
