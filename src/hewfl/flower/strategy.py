@@ -23,7 +23,7 @@ from hewfl.aggregators.aggregator import grow_state
 from hewfl.core.algorithm import Algorithm, Need
 from hewfl.core.array_types import Float64, Int64
 from hewfl.core.round import Cohort
-from hewfl.core.validation import Array, Ints, format_value, invalid, positive, whole
+from hewfl.core.validation import Array, Ints, format_value, invalid, whole
 from hewfl.displacements.count_sketch import CountSketch
 from hewfl.errors import InvalidInputError
 from hewfl.flower import messages as keys
@@ -71,7 +71,7 @@ from hewfl.methods.registry import (
 )
 from hewfl.server.array_layout import PARAMETERS, ArrayLayout
 from hewfl.server.finish_round import Outcome, finish_round
-from hewfl.server.plausibility import cap_shares, norm_ratio
+from hewfl.server.plausibility import cap_shares, norm_ratio, require_weighting
 from hewfl.server.server_step import ServerStep, next_average
 from hewfl.server.state import Entry, ServerState, as_entry, initial_state
 from hewfl.server.trace import RoundRecord
@@ -186,10 +186,7 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
             samples = self.server_step.line_search_samples
             raise invalid("server_step.line_search_samples", why, samples)
         self.max_norm_ratio = norm_ratio(max_norm_ratio, self.entry.algorithm.demands)
-        if weighting not in ("equal", "size"):
-            raise invalid("weighting", '"equal" or "size"', format_value(weighting))
-        if positive("max_share", max_share) > 1:
-            raise invalid("max_share", "above 0 and at most 1", max_share)
+        require_weighting(weighting, max_share)
         self.weighting, self.max_share = weighting, max_share
         self.min_replies = whole("min_replies", min_replies, least=1)
         self.phases, self.secure, self.certify = phases, secure, certify
