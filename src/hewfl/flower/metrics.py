@@ -89,12 +89,16 @@ def drop_unusable(replies: Iterable[Any], size_key: str) -> list[Any]:
         frozenset((k, v.shape) for k, v in values.items()) for _, values in usable
     ]
     usual = Counter(shapes).most_common(1)
-    alike = [
-        pair for pair, form in zip(usable, shapes, strict=True) if form == usual[0][0]
-    ]
-    if len(alike) < len(usable):
-        text = "%d clients are not in the mean of the metrics: their keys differ"
-        log.warning(text, len(usable) - len(alike))
+    alike = []
+    for pair, form in zip(usable, shapes, strict=True):
+        if form == usual[0][0]:
+            alike.append(pair)
+            continue
+        names = ", ".join(
+            f'"{key}"' for key in sorted({k for k, _ in form ^ usual[0][0]})
+        )
+        text = "a client is not in the mean of the metrics: unlike most clients in %s"
+        log.warning(text + " (absent, or of another shape)", names)
     kept = np.ones(len(alike), dtype=bool)
     for key in alike[0][1] if alike else ():
         column = np.array([np.abs(values[key]).max(initial=0) for _, values in alike])

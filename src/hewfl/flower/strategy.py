@@ -83,7 +83,7 @@ RootFunction = Callable[[ArrayRecord], Mapping[str, Any] | Sequence[Any]]
 MAX_SHARE = 0.2
 """Of one client in the sum of the data sizes: docs/results/flower.md."""
 DEFAULT = "majority-sieve"
-"""The least behind the best strategy of a cell: docs/results/flower.md."""
+"""For a few bad clients of unknown kind; docs/results/flower.md has what it loses."""
 _RENAMED = {
     "rule": "aggregator",
     "outer": "server_step",
@@ -98,8 +98,9 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
     Args:
         *args: FedAvg's, in its order.
         aggregator: how replies are weighed: a name of `hewfl.aggregators.NAMES`, an
-            aggregator, or a whole method, whose learning rate is not used. One that
-            needs step sizes and steps, such as `hewfl.HewHom`, declares plain SGD on
+            aggregator, or a whole method, whose learning rate is not used. By default
+            "majority-sieve", for a few bad clients of unknown kind. One that needs
+            step sizes and steps, such as `hewfl.HewHom`, declares plain SGD on
             the clients: they receive `lr` by `train_config` and report `num-steps`.
         server_step: what the server does with the aggregated step: momentum, Adam,
             averages. None: that of the method, if it has one.
