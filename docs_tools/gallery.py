@@ -32,7 +32,8 @@ RULES: Mapping[str, tuple[str, ...]] = {
         *("fltrust", "centered-clipping"),
     ),
     "Robust rules of this library": (
-        *("trust", "root-weights", "sieve", "agreement", "disagreement", "oracle"),
+        *("trust", "root-weights", "majority-sieve", "sieve", "agreement"),
+        *("disagreement", "oracle"),
     ),
     "Pre-aggregations": tuple(PREAGGREGATIONS),
 }

@@ -487,6 +487,8 @@ def test_metrics_of_other_shapes_or_sizes_are_left_out(
     assert len(metrics["clients"]) == N  # their models are used all the same
     assert result.evaluate_metrics_clientapp[1]["accuracy"] == mean
     assert '"train_loss" is 1e+300' in caplog.text
+    assert 'unlike most clients in "train_loss" (absent, or of' in caplog.text
+    assert 'unlike most clients in "list" (absent, or of' in caplog.text
 
 
 def test_clients_are_numbered_as_they_appear_whatever_their_ids() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from flwr.app import MetricRecord, RecordDict
 
 from hewfl.core.validation import invalid
+from hewfl.server.plausibility import MAX_COUNT
 
 INTRODUCE, GRADIENT, TRAIN = "query.introduce", "train.gradient", "train"
 SKETCH, CERTIFY = "train.sketch", "query.certify"
@@ -37,9 +38,6 @@ LARGEST, PRODUCT = "largest-entry", "product"
 
 GRADIENT_ROUND = 2**31
 """The round whose draws give the gradients at the start, as in the engine."""
-
-MAX_COUNT = 2**53
-"""Of counts: beyond, floating-point numbers need not be whole."""
 
 log = logging.getLogger("flwr")
 """Flower's own logger, so that its users see the reasons of exclusions."""

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -15,13 +14,13 @@ from hewfl.core.validation import PerClient, invalid
 from hewfl.errors import InvalidInputError
 from hewfl.flower.messages import log, metrics_and_size
 from hewfl.flower.replies import EXCLUSION_KINDS, Exclusion
+from hewfl.server import plausibility
 from hewfl.server.communication import (
     RoundCommunication,
     add_mean_gradients,
     round_communication,
 )
 from hewfl.server.finish_round import Outcome
-from hewfl.server.plausibility import implausible_metrics
 from hewfl.server.trace import decision_fields
 
 
@@ -66,7 +65,7 @@ def drop_unusable(replies: Iterable[Any], size_key: str) -> list[Any]:
     """Replies whose metrics can be averaged, and those that are errors.
 
     A client is left out whose weight is missing or zero, with a value that is not
-    finite or far above those of the others (`implausible_metrics`), or with other keys
+    finite or far above those of the others (`plausibility`), or with other keys
     or lists of other lengths than most clients: Flower's functions would raise, or
     return what one client says.
     """
@@ -90,16 +89,20 @@ def drop_unusable(replies: Iterable[Any], size_key: str) -> list[Any]:
         frozenset((k, v.shape) for k, v in values.items()) for _, values in usable
     ]
     usual = Counter(shapes).most_common(1)
-    alike = [
-        pair for pair, form in zip(usable, shapes, strict=True) if form == usual[0][0]
-    ]
-    if len(alike) < len(usable):
-        text = "%d clients are not in the mean of the metrics: their keys differ"
-        log.warning(text, len(usable) - len(alike))
+    alike = []
+    for pair, form in zip(usable, shapes, strict=True):
+        if form == usual[0][0]:
+            alike.append(pair)
+            continue
+        names = ", ".join(
+            f'"{key}"' for key in sorted({k for k, _ in form ^ usual[0][0]})
+        )
+        text = "a client is not in the mean of the metrics: unlike most clients in %s"
+        log.warning(text + " (absent, or of another shape)", names)
     kept = np.ones(len(alike), dtype=bool)
     for key in alike[0][1] if alike else ():
         column = np.array([np.abs(values[key]).max(initial=0) for _, values in alike])
-        far = implausible_metrics(column)
+        far = plausibility.implausible_metrics(column)
         for k in np.flatnonzero(far):
             text = 'a client is not in the mean of the metrics: its "%s" is %.3g'
             log.warning(text, key, column[k])
@@ -137,11 +140,7 @@ def with_sizes(
 def finite_numbers(record: Mapping[str, Any] | None) -> dict[str, float]:
     """The finite numbers of a record by name, for loggers; weights by client."""
     items: Mapping[str, Any] = {} if record is None else dict(record)
-    numbers = {
-        key: float(value)
-        for key, value in items.items()
-        if isinstance(value, int | float) and isfinite(value)
-    }
+    numbers = plausibility.finite_numbers(items)
     pairs = zip(items.get("clients", ()), items.get("weights", ()), strict=True)
     return numbers | {f"weight/{client}": float(weight) for client, weight in pairs}
 

@@ -32,7 +32,6 @@ from hewfl.displacements.weighted_sum import inner_with_sum
 from hewfl.errors import InvalidInputError
 from hewfl.flower.arrays import flat_views, to_vector
 from hewfl.flower.messages import (
-    MAX_COUNT,
     MEAN_GRADIENT,
     PARTITION,
     STEPS_DONE,
@@ -41,6 +40,7 @@ from hewfl.flower.messages import (
 )
 from hewfl.server.array_layout import NO_ARRAYS, ArrayLayout
 from hewfl.server.plausibility import (
+    MAX_COUNT,
     cap_shares,
     implausible_lengths,
     whole_sizes,

@@ -23,7 +23,7 @@ from hewfl.aggregators.aggregator import grow_state
 from hewfl.core.algorithm import Algorithm, Need
 from hewfl.core.array_types import Float64, Int64
 from hewfl.core.round import Cohort
-from hewfl.core.validation import Array, Ints, format_value, invalid, positive, whole
+from hewfl.core.validation import Array, Ints, format_value, invalid, whole
 from hewfl.displacements.count_sketch import CountSketch
 from hewfl.errors import InvalidInputError
 from hewfl.flower import messages as keys
@@ -71,7 +71,7 @@ from hewfl.methods.registry import (
 )
 from hewfl.server.array_layout import PARAMETERS, ArrayLayout
 from hewfl.server.finish_round import Outcome, finish_round
-from hewfl.server.plausibility import cap_shares, norm_ratio
+from hewfl.server.plausibility import cap_shares, norm_ratio, require_weighting
 from hewfl.server.server_step import ServerStep, next_average
 from hewfl.server.state import Entry, ServerState, as_entry, initial_state
 from hewfl.server.trace import RoundRecord
@@ -83,7 +83,7 @@ RootFunction = Callable[[ArrayRecord], Mapping[str, Any] | Sequence[Any]]
 MAX_SHARE = 0.2
 """Of one client in the sum of the data sizes: docs/results/flower.md."""
 DEFAULT = "majority-sieve"
-"""The least behind the best strategy of a cell: docs/results/flower.md."""
+"""For a few bad clients of unknown kind; docs/results/flower.md has what it loses."""
 _RENAMED = {
     "rule": "aggregator",
     "outer": "server_step",
@@ -98,8 +98,9 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
     Args:
         *args: FedAvg's, in its order.
         aggregator: how replies are weighed: a name of `hewfl.aggregators.NAMES`, an
-            aggregator, or a whole method, whose learning rate is not used. One that
-            needs step sizes and steps, such as `hewfl.HewHom`, declares plain SGD on
+            aggregator, or a whole method, whose learning rate is not used. By default
+            "majority-sieve", for a few bad clients of unknown kind. One that needs
+            step sizes and steps, such as `hewfl.HewHom`, declares plain SGD on
             the clients: they receive `lr` by `train_config` and report `num-steps`.
         server_step: what the server does with the aggregated step: momentum, Adam,
             averages. None: that of the method, if it has one.
@@ -186,10 +187,7 @@ class HewStrategy(FedAvg):  # type: ignore[misc]  # checked without flwr
             samples = self.server_step.line_search_samples
             raise invalid("server_step.line_search_samples", why, samples)
         self.max_norm_ratio = norm_ratio(max_norm_ratio, self.entry.algorithm.demands)
-        if weighting not in ("equal", "size"):
-            raise invalid("weighting", '"equal" or "size"', format_value(weighting))
-        if positive("max_share", max_share) > 1:
-            raise invalid("max_share", "above 0 and at most 1", max_share)
+        require_weighting(weighting, max_share)
         self.weighting, self.max_share = weighting, max_share
         self.min_replies = whole("min_replies", min_replies, least=1)
         self.phases, self.secure, self.certify = phases, secure, certify

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from nvflare.apis.dxo import from_shareable
-from nvflare.apis.fl_constant import ReservedKey
+from nvflare.apis.fl_constant import FLMetaKey, ReservedKey
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
@@ -19,15 +20,22 @@ from nvflare.app_common.app_event_type import AppEventType
 from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from hewfl.core.plugins import load
-from hewfl.core.round import Cohort, LocalPlan
-from hewfl.core.validation import format_value, invalid, positive, whole
+from hewfl.core.validation import invalid, positive, whole
+from hewfl.displacements.backend import to_host
 from hewfl.methods.registry import client_entry
-from hewfl.nvflare.results import ClientResult, host_arrays, read_result
 from hewfl.server import plausibility
 from hewfl.server.array_layout import PARAMETERS, root_vector, split_arrays
-from hewfl.server.client_updates import aggregate_updates
+from hewfl.server.client_updates import (
+    ClientResult,
+    aggregate_updates,
+    read_result,
+    reported_cohort,
+)
 from hewfl.server.finish_round import Outcome
+from hewfl.server.plausibility import MAX_COUNT
 from hewfl.server.state import ServerState
+
+_STEPS, _FULL = FLMetaKey.NUM_STEPS_CURRENT_ROUND, ParamsType.FULL
 
 
 class HewAggregator(ModelAggregator):  # type: ignore[misc]  # checked without nvflare
@@ -75,12 +83,9 @@ class HewAggregator(ModelAggregator):  # type: ignore[misc]  # checked without n
         self.aggregator, self.options = aggregator, options
         self.server_step, self.root_fn = server_step, root_fn
         self.judge, self.aggregated = judge, aggregated
-        self.weighting, self.max_share = weighting, positive("max_share", max_share)
+        plausibility.require_weighting(weighting, max_share)
+        self.weighting, self.max_share = weighting, max_share
         self.min_results = whole("min_results", min_results, least=1)
-        if weighting not in ("equal", "size"):
-            raise invalid("weighting", '"equal" or "size"', format_value(weighting))
-        if max_share > 1:
-            raise invalid("max_share", "above 0 and at most 1", max_share)
         self.entry = client_entry(aggregator, options or {}, server_step or {})
         demands = self.entry.algorithm.demands
         self._needs, self.max_norm_ratio = demands.needs, max_norm_ratio
@@ -140,13 +145,24 @@ class HewAggregator(ModelAggregator):  # type: ignore[misc]  # checked without n
             self._excluded[name] = ("malformed", "two results in one round")
             return False
         try:
-            layouts = self._layouts()
-            result = read_result(model, *layouts, needs_steps=self._must_count)
+            sent, *layouts = self._layouts()
+            numbers = self._count(model.meta), model.metrics
+            given, is_whole = _host_arrays(model.params), model.params_type == _FULL
+            result = read_result(given, sent, layouts, *numbers, is_whole=is_whole)
         except Exception as error:  # a reader of foreign data raises many kinds
             self._excluded[name] = ("malformed", str(error))
             return False
         self._results[name] = result
         return True
+
+    def _count(self, meta: Mapping[str, Any]) -> float:
+        """The local iterations that a client reports; 1 where it need not."""
+        count = meta.get(_STEPS, None if self._must_count else 1)
+        if not isinstance(count, int | float) or not 0 < count <= MAX_COUNT:
+            raise invalid(f'meta["{_STEPS}"]', "a number above 0", repr(count))
+        if self._must_count and count % 1:
+            raise invalid(f'meta["{_STEPS}"]', "a whole number", repr(count))
+        return float(count)
 
     def aggregate_model(self) -> FLModel:
         """The next model; the one that was sent where the round is rejected."""
@@ -169,14 +185,14 @@ class HewAggregator(ModelAggregator):  # type: ignore[misc]  # checked without n
             shares = zip(usable, outcome.decision.weights, strict=True)
             weights = ", ".join(f"{name} {weight:.3g}" for name, weight in shares)
             self.info(f"{outcome.status}; weights: {weights}")
-        return FLModel(ParamsType.FULL, after, metrics=means or None)
+        return FLModel(_FULL, after, metrics=means or None)
 
     def _layouts(self) -> Any:
         """The model that was sent; layouts of what is judged, and of the rest."""
         if self._sent is None:
             rule = "in a workflow that announces its model (FedAvg, ScatterAndGather)"
             raise invalid("HewAggregator", rule, "a result and no model")
-        sent = host_arrays(self._sent)
+        sent = _host_arrays(self._sent)
         judge = PARAMETERS if self.judge is None else self.judge
         return sent, *split_arrays(sent, judge, self.aggregated)
 
@@ -200,20 +216,22 @@ class HewAggregator(ModelAggregator):  # type: ignore[misc]  # checked without n
 
     def _decide(self, usable: Mapping[str, ClientResult], sizes: Any) -> Outcome:
         """The outcome of the round."""
-        (sent, layout, _), held, root = self._layouts(), usable.values(), None
+        (sent, layout, _), root = self._layouts(), None
         if self.root_fn is not None:
             function = load(self.root_fn, "hewfl.root_fn", "root_fn")
             root = root_vector(layout, function(dict(sent)))
         clients = np.array([self._numbers[name] for name in usable])
-        ones = np.ones(len(clients), dtype=np.int64)
-        steps = ones
-        if "steps" in self._needs:
-            steps = np.array([max(1, int(r.size)) for r in held])
         t = int(self.fl_ctx.get_prop(AppConstants.CURRENT_ROUND) or 0)
-        counts, n = plausibility.whole_sizes(sizes), len(self._numbers)
-        cohort = Cohort(clients, steps, ones, counts, n, t)
+        held, n = list(usable.values()), len(self._numbers)
+        cohort = reported_cohort(held, clients, sizes, n, t)
         model = (layout, layout.vector(sent).astype(np.float64))
-        rows = [result.row for result in held]
-        plan = LocalPlan(np.full(len(clients), self._rate))
-        round_ = (rows, cohort, plan, root)
+        round_ = ([result.row for result in held], cohort, self._rate, root)
         return aggregate_updates(self.entry, self._state, model, *round_)
+
+
+def _host_arrays(params: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+    """Arrays by name; tensors that NVFLARE has put on the disk are read."""
+    return {
+        str(name): to_host(v.materialize() if hasattr(v, "materialize") else v)
+        for name, v in params.items()
+    }

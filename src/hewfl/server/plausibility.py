@@ -16,12 +16,14 @@ the truth or a lie. So its effect is bounded by a share of the whole,
 """
 
 from collections.abc import Mapping, Sequence
+from math import isfinite
+from typing import Any
 
 import numpy as np
 
 from hewfl.core.algorithm import Demands
 from hewfl.core.array_types import Bool, Float, Float64, Int64
-from hewfl.core.validation import Array, Ints, Mask, positive
+from hewfl.core.validation import Array, Ints, Mask, format_value, invalid, positive
 
 MAX_NORM_RATIO, MAX_CLIPPED_RATIO = 10.0, 100.0
 """Of ‖Δ‖, over the median: by default, and where the rule itself shortens what is long.
@@ -31,6 +33,8 @@ MAX_STEP_RATIO = 4.0
 each step; a client that claims fewer steps than it took is above its neighbours."""
 MAX_METRIC_RATIO = 1000.0
 """Of a reported metric, over the median of the round, and over one."""
+MAX_COUNT = 2**53
+"""Of what a client may report: beyond, floating-point numbers need not be whole."""
 _SCALE = 2**40
 """What the largest size counts where sizes are not whole numbers."""
 
@@ -115,6 +119,19 @@ def unusable_updates(
     return reasons
 
 
+def finite_numbers(record: Mapping[str, Any] | None) -> dict[str, float]:
+    """The finite numbers of a record by name.
+
+    >>> finite_numbers({"loss": 1, "acc": float("nan"), "by class": [0.5, 0.7]})
+    {'loss': 1.0}
+    """
+    return {
+        str(name): float(value)
+        for name, value in (record or {}).items()
+        if isinstance(value, int | float) and isfinite(value)
+    }
+
+
 def implausible_metrics(values: Float64[Array, " s"]) -> Bool[Mask, " s"]:
     """Which values of one metric are far above those of the other clients.
 
@@ -146,6 +163,18 @@ def plausible_means(
         if 2 * len(held) > len(reported) and weights.size:
             means[key] = float(weights @ values[usable] / weights.sum())
     return means
+
+
+def require_weighting(weighting: object, max_share: float) -> None:
+    """Require a known way to count clients.
+
+    Raises:
+        InvalidInputError: neither "equal" nor "size", or a share outside (0, 1].
+    """
+    if weighting not in ("equal", "size"):
+        raise invalid("weighting", '"equal" or "size"', format_value(weighting))
+    if positive("max_share", max_share) > 1:
+        raise invalid("max_share", "above 0 and at most 1", max_share)
 
 
 def cap_shares(sizes: Float64[Array, " s"], max_share: float) -> Float64[Array, " s"]:
