@@ -19,7 +19,7 @@ from hewfl.experiments.statistics import Comparison, compare
 
 BEGIN, END = "<!-- rules: begin -->", "<!-- rules: end -->"
 HELD_OUT = "<!-- held-out rules: begin -->", "<!-- held-out rules: end -->"
-EQUAL, DEFAULT = "equal", "sieve, per step"
+EQUAL, DEFAULT = "equal", "sieve, relative"
 DIVERGED = 10.0
 """Losses above, and those that are not finite, count as this one."""
 SCORES = {"loss": "the iterate", "average loss": "the averaged model"}
@@ -182,7 +182,10 @@ def render_held_out(numbers: dict[str, Any]) -> str:
     lines = [begin, "", f"{numbers['seeds']} seeds; {rounds}; {numbers['device']}.", ""]
     lines += ["**Against equal weights, the iterate**: significant differences.", ""]
     lines += [*summary(cells, "loss"), ""]
-    for rule in (DEFAULT, "agreement"):
+    rules = split(cells)[1]
+    for rule in (DEFAULT, "sieve, per step", "agreement"):
+        if rule not in rules:  # cells of before it was there
+            continue
         lines += [f"**Where `{rule}` is worse** (the iterate):", ""]
         lines += [f"- {text}" for text in worse_cells(cells, rule, "loss")] + [""]
     return "\n".join([*lines, end])

@@ -128,7 +128,7 @@ class HewLocalSGD:
         """Add to the tokens, or samples, behind this rank's displacement.
 
         Args:
-            tokens: processed since the last call.
+            tokens: since the last call. Without any, rules by size fail in round 1.
 
         Raises:
             InvalidInputError: `tokens` is negative.
