@@ -47,10 +47,11 @@ PART ?= all
 paper: $(VENV)/core.stamp
 	$(BIN)/python -m reproduce paper $(PART)
 
-# one thread per worker: threads of several workers would compete for the cores
-test test-sweeps coverage: export OMP_NUM_THREADS = 1
-test test-sweeps coverage: export OPENBLAS_NUM_THREADS = 1
-test test-sweeps coverage: export MKL_NUM_THREADS = 1
+# one thread per worker: threads of several workers would compete for the cores, and sums
+# of one thread and of two differ in their last bits
+test test-sweeps test-cluster coverage: export OMP_NUM_THREADS = 1
+test test-sweeps test-cluster coverage: export OPENBLAS_NUM_THREADS = 1
+test test-sweeps test-cluster coverage: export MKL_NUM_THREADS = 1
 # many tests start processes, which start faster with compiled files
 test test-sweeps coverage test-flower test-nvflare test-cluster: export PYTHONDONTWRITEBYTECODE =
 # each worker starts with a share of the tests in order, so that files share fixtures; a worker

@@ -289,3 +289,21 @@ def test_training_survives_forty_percent(digits: Any, name: str) -> None:
     oracle, rooted, mixed = [r.objective or np.inf for r in trace.records[-3:]]
     assert rooted < 1.35 * oracle
     assert mixed < (1.15 if attack is None else 2.5) * oracle
+
+
+def test_a_root_beyond_the_range_is_not_remembered(rng: np.random.Generator) -> None:
+    rows = 1.0 + 0.1 * rng.standard_normal((4, 6))
+    rule, root = RootWeights(), -np.ones(6)
+    first, state = rule(rows, root=root)
+    _, after = rule(rows, state, root=1e200 * root)
+    again, _ = rule(rows, after, root=root)
+    assert np.isfinite(after.steepness).all()
+    assert (first.weights > 0).all()
+    assert (again.weights > 0).all()
+
+
+def test_a_root_of_zero_judges_no_new_client() -> None:
+    rows, rule = np.ones((4, 3)), RootWeights()
+    _, state = rule(rows[:2], root=-np.ones(3), clients=[0, 1])
+    decision, _ = rule(rows, state, root=np.zeros(3), clients=[0, 1, 2, 3])
+    np.testing.assert_allclose(decision.weights, 0.25)

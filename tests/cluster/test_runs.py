@@ -82,9 +82,8 @@ def test_a_run_leaves_the_same_bytes_and_its_data_travel(
 
 @pytest.mark.data
 @pytest.mark.skipif("HEWFL_DATA" not in os.environ, reason="HEWFL_DATA is not set")
-def test_a_data_set_of_the_catalogue_travels(
-    tmp_path: Path,
-) -> None:
+@pytest.mark.usefixtures("own_cache")
+def test_a_data_set_of_the_catalogue_travels(tmp_path: Path) -> None:
     table = tomllib.loads(TEXT) | {"data": {"name": "fashion_mnist", "subsample": 200}}
     table |= {"rounds": 1, "seeds": [0], "audit_every": 0}
     spec = spec_from_table(table)

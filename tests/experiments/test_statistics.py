@@ -23,6 +23,7 @@ from hewfl.experiments.statistics import (
     friedman_p,
     from_json,
     holm,
+    interval_text,
     mean_ranks,
     measure,
     paired_p,
@@ -177,6 +178,7 @@ def test_accuracies_and_losses_that_are_not_positive_are_differences() -> None:
         ([10, 30, 10], [9, 9.1, 9], "worse", "ended above its start in 1 of 3 seeds"),
         ([32, 64, 32], [16, 16, 32], "worse", "ended above its start in 3 of 3 seeds"),
         ([1, 30, 1], [9, 9.1, 9], "undecided", ""),  # ahead in two seeds
+        ([21, 21, 21], [1, 90, 90], "undecided", ""),  # all lost, and ahead in two
         ([np.nan, 30, 1], [9, 9.1, 9], "worse",
          "diverged in 1 and ended above its start in 1 of 3 seeds"),
         ([9, 9.1, 9], [np.nan] * 3, "better", "the other diverged in 3 of 3 seeds"),
@@ -239,6 +241,7 @@ def test_undecided_says_what_the_seeds_would_have_shown() -> None:
     crowd = decide(dict.fromkeys(range(10), c))
     assert crowd[0].detectable > c.detectable  # ten pairs need more
     assert detectable_text(compare([1.0], [2.0])) == "one seed shows nothing"
+    assert interval_text(compare([1.0], [2.0])) == "0.5000 times, no interval"
 
 
 LAWS: dict[str, Any] = {

@@ -29,7 +29,7 @@ from hewfl import ServerStep
 from hewfl.data import load
 from hewfl.flower import HewStrategy
 from tests.flower.federation import StubGrid
-from tests.soak.measures import fate, growth, kill_rounds, memory
+from tests.soak.measures import GROWTH, fate, growth, kill_rounds, memory
 
 CLIENTS, ATTACKERS, STEPS, BATCH = 20, 4, 4, 16
 CHANCES = {
@@ -160,6 +160,8 @@ def killed_run(folder: Path, rounds: int, seed: int, kills: int) -> list[int]:
         while rounds_done(folder) < at and server.poll() is None:
             time.sleep(0.01)
         time.sleep(float(rng.random()) * 0.05)
+        if server.poll():
+            raise SystemExit((folder / "log").read_text()[-3000:])
         if server.poll() is not None:
             break
         server.kill()
@@ -219,6 +221,8 @@ def main() -> None:
     }
     print(json.dumps(report, indent=1))
     (given.folder / "report.json").write_text(json.dumps(report, indent=1) + "\n")
+    if report["files that differ"] or report["growth, MB"] > GROWTH:
+        raise SystemExit("the soak failed: see report.json")
 
 
 if __name__ == "__main__":

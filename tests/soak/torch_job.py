@@ -30,7 +30,7 @@ from torch.distributed import run
 from hewfl import ServerStep
 from hewfl.data import load
 from hewfl.torch import HewLocalSGD, SyncOptions
-from tests.soak.measures import fate, growth, kill_rounds, memory
+from tests.soak.measures import GROWTH, fate, growth, kill_rounds, memory
 from tests.torch.pool import started
 
 RANKS, STEPS = 3, 4
@@ -144,13 +144,15 @@ def disturbed(folder: Path, rounds: int, seed: int, kills: int) -> list[list[int
         time.sleep(float(rng.random()) * 0.05)
         with suppress(ProcessLookupError):  # it may have ended since it wrote
             other = rounds_done(folder, held)[1]
-            os.kill(other, signal.SIGSTOP)
-            time.sleep(1.0)
-            os.kill(other, signal.SIGCONT)
+            if other:  # zero, before its first round, would be this process
+                os.kill(other, signal.SIGSTOP)
+                time.sleep(1.0)
+                os.kill(other, signal.SIGCONT)
         t, pid = rounds_done(folder, killed)
         with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-            done.append([t, killed])
+            if pid:
+                os.kill(pid, signal.SIGKILL)
+                done.append([t, killed])
         while rounds_done(folder, killed)[1] == pid and agent.is_alive():
             time.sleep(0.05)  # until it is back
     agent.join()
@@ -211,6 +213,8 @@ def main() -> None:
     }
     print(json.dumps(report, indent=1))
     (given.folder / "report.json").write_text(json.dumps(report, indent=1) + "\n")
+    if report["ranks that differ"] or max(report["growth, MB"]) > GROWTH:
+        raise SystemExit("the soak failed: see report.json")
 
 
 if __name__ == "__main__":

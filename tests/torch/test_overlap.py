@@ -120,3 +120,47 @@ def idle_at_first(rank: int, _: int) -> list[float]:
 def test_steps_of_a_rank_that_was_idle_are_kept(pool: Pool) -> None:
     """x = 0 + 1 of rank 0 alone, then the mean of 4 and 4."""
     assert pool.run(idle_at_first, 2) == [[5.0]] * 2
+
+
+def ones(sync_every: int) -> tuple[nn.Linear, torch.optim.Optimizer, HewLocalSGD]:
+    """A model of one weight, zero at first, that each step makes larger by one."""
+    module = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(module.weight)
+    optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
+    options = SyncOptions(overlap=True)
+    return (
+        module,
+        optimizer,
+        HewLocalSGD(module, optimizer, sync_every, options=options),
+    )
+
+
+def climb(module: nn.Linear, optimizer: torch.optim.Optimizer, steps: int) -> None:
+    for _ in range(steps):
+        optimizer.zero_grad()
+        (-module.weight.sum()).backward()
+        optimizer.step()
+
+
+def loaded_and_discarded(*_: int) -> tuple[float, float]:
+    """Models after a state is loaded, or steps discarded, while a sum travels."""
+    module, optimizer, local = ones(4)
+    with local:
+        state = local.state_dict()
+        climb(module, optimizer, 4)  # its sum is on its way
+        local.load_state_dict(state)
+        climb(module, optimizer, 4)
+        local.state_dict()  # waits for the sum
+        loaded = module.weight.item()
+    module, optimizer, local = ones(4)
+    with local:
+        climb(module, optimizer, 4 + 2)
+        local.discard_local_steps()  # the last two
+        climb(module, optimizer, 4)
+        local.state_dict()
+        discarded = module.weight.item()
+    return loaded, discarded
+
+
+def test_a_sum_on_its_way_is_dropped_by_load_and_kept_by_discard(pool: Pool) -> None:
+    assert pool.run(loaded_and_discarded, 2) == [(4.0, 8.0)] * 2

@@ -169,6 +169,8 @@ class RootWeights(Aggregator):
         gram, exponent = gram_and_exponent(D)
         steep = float(np.sqrt(D.dot(round_.root, round_.root)))
         slopes = -np.ldexp(D.inner(round_.root), -exponent // 2)  # exponents are even
+        if not np.isfinite(steep):  # no direction: judges nobody, is not remembered
+            steep, slopes = 0.0, np.zeros(D.n)
         lengths = np.sqrt(np.diagonal(gram))
         descent = np.divide(slopes, lengths, out=np.zeros(D.n), where=lengths > 0)
         descent = np.clip(descent, -steep, steep)
@@ -210,10 +212,10 @@ def root_trust(
     )
     positive = cosines[cosines > 0]
     if len(positive) == 0:
-        return np.zeros(len(descent))
+        return np.where(steepness > 0, 0.0, 1.0)
     usual = float(np.median(positive))
     trust = np.minimum(cosines / (FULL * usual), 1 + recent / usual)
-    return np.asarray(np.clip(trust, 0.0, 1.0))
+    return np.where(steepness > 0, np.clip(trust, 0.0, 1.0), 1.0)  # 1: never judged
 
 
 def trusted_weights(

@@ -430,6 +430,11 @@ class Pipeline(Aggregator):
         first = (part.needs for part in self.parts[:-1])
         return self.rule.optional.difference(*first)
 
+    @property
+    def clips(self) -> bool:
+        """Whether the rule shortens long updates itself."""
+        return self.rule.clips
+
     def init(self, n: int, d: int) -> PipelineState:
         """The states of the parts."""
         return PipelineState(

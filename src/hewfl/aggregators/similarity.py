@@ -158,6 +158,8 @@ SAMPLE = 4096
 """Entries that cosines of single pairs are taken from, where models are larger."""
 LEAST = 0.4
 """τ for many clients; docs/results/flower.md has the comparison it was chosen by."""
+FASTEST = 10.0
+"""Reported steps beyond this multiple of the median client's are a claim."""
 
 
 @final
@@ -261,7 +263,7 @@ class MajoritySieve(Aggregator):
         a_i = mean over j ∈ C, j ≠ i, of ⟨Δ_i, Δ_j⟩/(‖Δ_i‖‖Δ_j‖)
         k_i = min(1, max(0, 1 + a_i/τ)),   τ = max(0.4, 2/(n − 1))
         v_i = m_i/κ_i;   min(m_i, median m)/κ_i if i ∉ C and a_i < ½ median_{j∈C} a_j
-        ℓ   = the (f+1)-th largest ‖Δ_j‖,   h = the (f+1)-th largest ‖Δ_j‖/H_j
+        ℓ   = the max(f + 1, 2)-th largest ‖Δ_j‖,   h = that of ‖Δ_j‖/H_j
         w_i = v_i k_i/Σ_j v_j k_j · min(1, c · max{ℓ, h H_i [a_i > 0]}/‖Δ_i‖)
 
     A rule of this library: FedAvg, with less weight for clients that oppose the others
@@ -276,7 +278,8 @@ class MajoritySieve(Aggregator):
     - A length is compared with the longest that one honest client must have while f are
       faulty, not with the median: where speeds differ widely fast clients are twice as
       long as the median. One that is long, but not for the local steps it reports, is
-      not shortened if its direction agrees.
+      not shortened if its direction agrees; steps beyond ten times the median client's
+      are a claim, and do not count.
 
     What it cannot do: a minority of honest clients whose data pull the other way (4 of
     20 that own two classes) looks like colluders, and loses weight; colluders that
@@ -333,7 +336,8 @@ class MajoritySieve(Aggregator):
         weights = m * k / (m * k).sum()
         lengths = cosines.lengths
         excess = lengths / _largest_honest(lengths, f)
-        per_step = lengths / round_.cohort.horizons
+        H = round_.cohort.horizons
+        per_step = lengths / np.minimum(H, FASTEST * np.median(H))
         per_step = per_step / _largest_honest(per_step, f)
         excess = np.where(a > 0, np.minimum(excess, per_step), excess)
         return Decision(weights / np.maximum(excess / self.clip, 1), status), state

@@ -336,12 +336,12 @@ def _reason(
         seeds: how many there are.
     """
     (first, second) = (sum(counts) for counts in lost)
-    for (diverged, above), own, other, beaten, who in (
-        (lost[0], first, second, won[1], ""),
-        (lost[1], second, first, won[0], _OTHER),
+    for (diverged, above), own, other, ahead, who in (
+        (lost[0], first, second, won[0], ""),
+        (lost[1], second, first, won[1], _OTHER),
     ):
         is_all = own == seeds and other < seeds
-        if is_all or (own and other == 0 and (diverged or beaten == seeds)):
+        if (is_all or (own and other == 0)) and (diverged or ahead == 0):
             parts = [f"diverged in {diverged}"] if diverged else []
             parts += [f"ended above its start in {above}"] if above else []
             return f"{who}{' and '.join(parts)} of {seeds} seeds"
@@ -355,7 +355,9 @@ def _reason(
 
 
 def _exp(value: float) -> float:
-    return math.exp(min(value, 700.0)) if not math.isnan(value) else math.nan
+    if math.isnan(value) or value == math.inf:  # of one seed no interval is known
+        return value
+    return math.exp(min(value, 700.0))
 
 
 def _inverse(value: float) -> float:

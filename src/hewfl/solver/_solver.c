@@ -821,10 +821,12 @@ static PyObject *native_weiszfeld(PyObject *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "y*y*w*ndnnndd", &b[0], &b[1], &b[2], &n, &nu, &iterations,
                           &plain, &stalled, &settled, &no_rise))
         return NULL;
-    if (n < 1 || !fits(&b[0], times(n, n, 1), 8) || !fits(&b[1], n, 8) || !fits(&b[2], n, 8)) {
+    /* `stalled` ends the loop: beyond it no damaged call may run for ever */
+    int is_valid = n >= 1 && iterations >= 1 && plain >= 0 && stalled >= 1 && stalled <= 1000 && settled >= 0;
+    if (!is_valid || !fits(&b[0], times(n, n, 1), 8) || !fits(&b[1], n, 8) || !fits(&b[2], n, 8)) {
         release(b, 3);
         if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_ValueError, "n must be at least 1");
+            PyErr_SetString(PyExc_ValueError, "n, iterations and stalled must be at least 1");
         return NULL;
     }
     double *memory = malloc(4 * (size_t)n * sizeof(double));

@@ -259,7 +259,7 @@ class HewLocalSGD:
     def discard_local_steps(self) -> None:
         """Return to the common model, without the steps since the last round."""
         self._reshard()
-        self._job.model.set_parameters()
+        self._job.model.discard()
         self._steps.reset()
 
     def detach(self) -> None:

@@ -263,6 +263,10 @@ class SharedModel:
         for b, bucket in enumerate(self.layout.buckets):
             torch._foreach_copy_(self.pieces(b), bucket.split(source[b]))
 
+    def discard(self) -> None:
+        """Set y to where local steps began: x, or what a pending sum was taken of."""
+        self.set_parameters(self._captured if self.is_captured else None)
+
     @contextmanager
     def borrow_parameters(self, wholes: Sequence[torch.Tensor]) -> Iterator[None]:
         """Set y to another model inside the block."""

@@ -19,7 +19,7 @@ from hewfl.errors import DataError
 from hewfl.server.checkpoint import flatten, unflatten
 from hewfl.torch.job import Job
 from hewfl.torch.rendezvous import RankWork
-from hewfl.torch.sync import apply_pending
+from hewfl.torch.sync import apply_pending, drop_pending
 
 FORMAT = 8
 Parts = dict[str, list[torch.Tensor]]
@@ -77,6 +77,7 @@ def load_job_state(job: Job, state: Mapping[str, Any]) -> RankWork:
         arrays = {k: v.cpu().numpy().copy() for k, v in local["algorithm"].items()}
         algorithm, work = unflatten(algorithm, arrays), RankWork(**local["work"])
     _copy_parts(sources)
+    drop_pending(job)
     job.rounds, job.state = int(state["rounds"]), algorithm
     if local is None:
         job.model.set_parameters()

@@ -322,6 +322,15 @@ def apply_pending(job: Job) -> None:
     job.model.commit(rounds)
 
 
+def drop_pending(job: Job) -> None:
+    """Wait for a pending sum, and do not apply it: another model takes its place."""
+    if job.pending is not None:
+        job.pending = None
+        for _ in job.exchange.receive_sum():
+            pass
+    job.model.is_captured, job.unchecked = False, None
+
+
 @final
 class NoAnchor(np.lib.mixins.NDArrayOperatorsMixin):
     """Takes the place of x until the algorithm reads it, which asks for entries."""
