@@ -444,10 +444,13 @@ def section(runs: dict[Cell, dict[str, Any]]) -> str:
     ]
     low = f"{min(sums):.3f}" if sums else "-"
     counts = [len(ends(runs, *key, DEFAULT)) for key in keys]
+    low_count, high_count = min(counts), max(counts)
+    seeds = f"{low_count} to {high_count} of the {FULL_SEEDS} seeds of the command"
+    if low_count == high_count:
+        seeds = f"{low_count} seeds"
     intro = (
-        f"Accuracy, mean ± standard deviation, the mean of the last three rounds, over "
-        f"{min(counts)} to {max(counts)} of the {FULL_SEEDS} seeds that the command "
-        "runs. The last column is paired over seeds, with its 95 % interval where "
+        "Accuracy, mean ± standard deviation, the mean of the last three rounds, over "
+        f"{seeds}. The last column is paired over seeds, with its 95 % interval where "
         "there are several; ▲ and ▼ by Holm's correction over all apps and worlds. The "
         "weights of the default sum, in the mean over the rounds of a run, to at least "
         f"{low} in all runs of «clean» and «clean, 20 clients»."

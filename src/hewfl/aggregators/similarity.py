@@ -281,7 +281,7 @@ class MajoritySieve(Aggregator):
     What it cannot do: a minority of honest clients whose data pull the other way (4 of
     20 that own two classes) looks like colluders, and loses weight; colluders that
     add noise to what they share are no copies; more colluders than f pass for the
-    majority, and do more harm than to a mean. One client far faster than all others
+    majority, and can do more harm than to a mean. One client far faster than others
     is shortened unless clients report their steps (docs/results/flower.md).
 
     Attributes:
