@@ -478,7 +478,10 @@ def main() -> None:
         for strategy in strategies
         if all(part in f"{app}/{world}/{strategy}/{seed}" for part in options.only)
     ]
+    is_cut = FILE.exists() and FILE.read_bytes()[-1:] not in (b"", b"\n")
     with FILE.open("a", encoding="utf-8") as file:
+        if is_cut:  # a line that was cut short is not continued
+            file.write("\n")
         for cell in cells:
             if cell not in done:
                 row = run(cell)

@@ -1,5 +1,7 @@
 """The table of the default's worlds is that of the runs that are kept."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -37,3 +39,17 @@ def test_gradients_are_those_of_the_loss(rng: np.random.Generator) -> None:
         for place in (0, gradient.size - 1):
             slope = (loss(key, place, 1e-5) - loss(key, place, -1e-5)) / 2e-5
             assert gradient.flat[place] == pytest.approx(slope, abs=1e-6)
+
+
+def test_a_run_after_a_line_that_was_cut_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "runs.jsonl"
+    file.write_text('{"cell": ["digits", "cle')
+    monkeypatch.setattr(worlds, "FILE", file)
+    row = {"accuracy": [0.5], "seconds": 0.1}
+    monkeypatch.setattr(worlds, "run", lambda cell: {"cell": list(cell), **row})
+    monkeypatch.setattr("sys.argv", ["stock-worlds", "--seeds", "1"])
+    worlds.main()
+    cells = len(worlds.APPS) * len(worlds.WORLDS) * len(worlds.STRATEGIES)
+    assert len(worlds.known()) == cells
