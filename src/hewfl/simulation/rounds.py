@@ -314,14 +314,15 @@ def _add_momentum(
         return branches, displacements
     after, sent = list(branches), displacements.copy()
     for k, (branch, beta) in enumerate(zip(branches, betas, strict=True)):
-        momentum = branch.state.worker_momentum
-        if momentum is None:
+        if branch.state.worker_momentum is None:
             continue
+        momentum = branch.state.worker_momentum.copy()
         finite = finite_rows(displacements[k])
-        clients, momentum = cohort.clients[finite], momentum.copy()
-        rows = displacements[k, finite]
-        momentum[clients] = beta * momentum[clients] + (1 - beta) * rows
-        sent[k, finite] = momentum[clients]
+        for i in np.flatnonzero(finite):  # row by row: a large model stays in cache
+            row = momentum[cohort.clients[i]]
+            row *= beta
+            row += (1 - beta) * displacements[k, i]
+            sent[k, i] = row
         state = replace(branch.state, worker_momentum=momentum)
         after[k] = replace(branch, state=state)
     return after, sent
