@@ -407,7 +407,11 @@ def read_accuracies(file: Path) -> Known:
 
 
 def run_missing(spec: Run, file: Path) -> None:
-    """Run the rules that a file lacks, all of them as one stack, and add them to it."""
+    """Run the rules that a file lacks, and add them to it.
+
+    On a GPU they are one stack. A CPU gains nothing by it, and takes them one by one:
+    a study that is stopped loses one rule.
+    """
     known, table = read_accuracies(file), TABLES[spec.table]
     rounds = spec.rounds or table.rounds
     place = spec.table, spec.f, spec.seed, rounds
@@ -416,15 +420,15 @@ def run_missing(spec: Run, file: Path) -> None:
         for rule in spec.rules or table.rules
         if any((*place, rule, attack) not in known for attack in table.attacks)
     )
-    if not rules:
-        return
-    found = run(replace(spec, rules=rules))
-    file.parent.mkdir(parents=True, exist_ok=True)
-    is_new = not file.exists()
-    with file.open("a", newline="") as lines:
-        writer = csv.writer(lines, lineterminator="\n")
-        writer.writerows([HEADER] if is_new else [])
-        writer.writerows([*place, *key, value] for key, value in found.items())
+    stacks = [(rule,) for rule in rules] if spec.device == "cpu" else [rules]
+    for stack in filter(None, stacks):
+        found = run(replace(spec, rules=stack))
+        file.parent.mkdir(parents=True, exist_ok=True)
+        is_new = not file.exists()
+        with file.open("a", newline="") as lines:
+            writer = csv.writer(lines, lineterminator="\n")
+            writer.writerows([HEADER] if is_new else [])
+            writer.writerows([*place, *key, value] for key, value in found.items())
 
 
 def worst(known: Known, spec: Run, rule: str) -> tuple[str, float] | None:
