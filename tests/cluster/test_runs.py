@@ -1,6 +1,5 @@
 """Runs on a cluster: the same bytes as on one machine; data and code travel."""
 
-import os
 import tomllib
 import warnings
 from pathlib import Path
@@ -81,7 +80,6 @@ def test_a_run_leaves_the_same_bytes_and_its_data_travel(
 
 
 @pytest.mark.data
-@pytest.mark.skipif("HEWFL_DATA" not in os.environ, reason="HEWFL_DATA is not set")
 @pytest.mark.usefixtures("own_cache")
 def test_a_data_set_of_the_catalogue_travels(tmp_path: Path) -> None:
     table = tomllib.loads(TEXT) | {"data": {"name": "fashion_mnist", "subsample": 200}}

@@ -1,6 +1,5 @@
 """The deep-learning lines, small, on the CPU."""
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,9 +24,6 @@ from hewfl.experiments.results import Results, read_results
 from hewfl.experiments.run import run_all
 from hewfl.experiments.run_folder import folder_for
 from hewfl.experiments.spec import Spec
-
-DATA = os.environ.get("HEWFL_DATA")
-real = pytest.mark.skipif(DATA is None, reason="HEWFL_DATA is not set")
 
 
 def test_the_lines_are_the_paper_s() -> None:
@@ -144,7 +140,6 @@ def ran(spec: Spec, root: Path, *, jobs: int) -> Results:
     return read_results(tuned, {s: folder.of_seed(s) for s in tuned.seeds})
 
 
-@real
 @pytest.mark.data
 def test_line_1_runs_small(tmp_path: Path) -> None:
     results = ran(cnn_spec(), tmp_path, jobs=1)  # in another process
@@ -157,7 +152,6 @@ def test_line_1_runs_small(tmp_path: Path) -> None:
     assert (tmp_path / "six.png").exists()
 
 
-@real
 @pytest.mark.data
 def test_line_2_runs_small(tmp_path: Path) -> None:
     results = ran(head_spec(), tmp_path, jobs=0)
@@ -169,7 +163,6 @@ def test_line_2_runs_small(tmp_path: Path) -> None:
     assert (tmp_path / "four.pdf").exists()
 
 
-@real
 @pytest.mark.data
 @pytest.mark.parametrize("fraction", [1e-6, 1 - 1e-6])
 def test_a_validation_part_has_rows_and_leaves_some(fraction: float) -> None:
@@ -180,7 +173,6 @@ def test_a_validation_part_has_rows_and_leaves_some(fraction: float) -> None:
         build_problem(bad, 42)
 
 
-@real
 @pytest.mark.data
 def test_modules_refuse_a_common_pool() -> None:
     spec = quick_deep(cnn_spec())

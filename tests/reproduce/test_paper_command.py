@@ -27,7 +27,6 @@ from hewfl.experiments.spec_lint import refuse_unused_fields
 pytestmark = [
     pytest.mark.unchecked,
     pytest.mark.data,
-    pytest.mark.skipif("HEWFL_DATA" not in os.environ, reason="HEWFL_DATA is not set"),
 ]
 runner = CliRunner()
 TABLES = {"claims.md", "results.md", "summary.json", "table.csv", "report.html"}
