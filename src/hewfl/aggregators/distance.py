@@ -43,6 +43,27 @@ def sq_distances_to(gram: Float64[Array, "n n"], weights: PerClient) -> PerClien
     return np.asarray(np.maximum(apart, 0.0))
 
 
+def around_medoid(
+    gram: Float64[Array, "n n"], apart: Float64[Array, "n n"]
+) -> Float64[Array, "n n"]:
+    """⟨Δ_i − Δ_k, Δ_j − Δ_k⟩, k the vector with the least sum of distances to all.
+
+    Near Δ_k distances then have all their digits. Around another vector r they are
+    differences of numbers of the size ‖Δ_k − r‖², and vectors that are all alike seem
+    to be apart.
+
+    Args:
+        gram: products around any common vector.
+        apart: ‖Δ_i − Δ_j‖².
+
+    Returns:
+        The products around Δ_k.
+    """
+    k = int(np.sqrt(apart).sum(axis=1).argmin())
+    moved = (gram - gram[k]) - (gram[:, k, None] - gram[k, k])
+    return np.asarray(0.5 * (moved + moved.T))
+
+
 def central_distance(apart: Float64[Array, "n n"]) -> float:
     """The least radius around one of the vectors that holds half of the others.
 
@@ -242,9 +263,10 @@ class GeometricMedian(Aggregator):
         rounding = RESOLVED * np.sqrt(apart.max())
         nu = max(self.smoothing * central_distance(apart), float(rounding))
 
-        c, change = weiszfeld(products.gram, alpha, nu, self.iterations)
+        gram = around_medoid(products.gram, apart)
+        c, change = weiszfeld(gram, alpha, nu, self.iterations)
         weights = c / c.sum()
-        distances = np.sqrt(sq_distances_to(products.gram, weights))
+        distances = np.sqrt(sq_distances_to(gram, weights))
         gap = fermat_weber_gap(distances, c, alpha, nu)
         rest = "" if change <= SETTLED else f", weights still moving by {change:.0e}"
         gap = float(np.ldexp(gap, products.exponent // 2))  # exponents are even
