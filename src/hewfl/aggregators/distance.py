@@ -131,8 +131,8 @@ class Krum(Aggregator):
 
     def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
         """All weight to the lowest score."""
-        weights, f = krum_weights(round_, self.f, 1)
-        return Decision(weights, f"lowest score, {f} faulty clients assumed"), state
+        weights, assumed = krum_weights(round_, self.f, 1)
+        return Decision(weights, f"lowest score, {assumed}"), state
 
 
 @final
@@ -160,13 +160,11 @@ class MultiKrum(Aggregator):
     def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
         """Equal weights on the m lowest scores."""
         m = max(1, _part(self.selected_fraction, round_.displacements.n))
-        weights, f = krum_weights(round_, self.f, m)
-        return Decision(
-            weights, f"{m} lowest scores, {f} faulty clients assumed"
-        ), state
+        weights, assumed = krum_weights(round_, self.f, m)
+        return Decision(weights, f"{m} lowest scores, {assumed}"), state
 
 
-def krum_weights(round_: Round, f: int | float, selected: int) -> tuple[PerClient, int]:
+def krum_weights(round_: Round, f: int | float, selected: int) -> tuple[PerClient, str]:
     """Equal weights on the clients of lowest score; ties share the last places.
 
     Args:
@@ -175,14 +173,14 @@ def krum_weights(round_: Round, f: int | float, selected: int) -> tuple[PerClien
         selected: m, how many clients are averaged.
 
     Returns:
-        Weights, and f as a number.
+        Weights, and what f was taken for, for the status.
     """
     gram = round_.displacements.products().gram
     n = len(gram)
-    f = faulty_count(f, round_, (n - 3) // 2)
-    scores = krum_scores(sq_distances(gram), f)
+    count, note = faulty_count(f, round_, (n - 3) // 2)
+    scores = krum_scores(sq_distances(gram), count)
     weights = lowest(scores, selected, distance_error(gram))
-    return np.asarray(weights / weights.sum()), f
+    return weights / weights.sum(), f"{count} faulty clients assumed{note}"
 
 
 def krum_scores(apart: Float64[Array, "n n"], f: int) -> PerClient:
