@@ -21,7 +21,6 @@ a rule has changed: a line does not know the code it comes from.
 
 import argparse
 import json
-import logging
 import os
 import random
 import time
@@ -38,13 +37,12 @@ import numpy as np
 import torch
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
-from flwr.supercore.task_identity import TaskIdentity
 
 from hewfl.aggregators import Agreement, ExactWeights, Sieve
 from hewfl.data import ag_news_texts, dirichlet_partition, load, prepare
 from hewfl.flower import HewStrategy
+from reproduce.stock_grid import LocalGrid
 from reproduce.stock_table import (
     CANDIDATES,
     FILE,
@@ -221,10 +219,11 @@ def client_of(app: App, scenario: str, seed: int) -> ClientApp:
     return client
 
 
-class OneProcess(Grid):  # type: ignore[misc]  # checked without flwr
+class OneProcess(LocalGrid):
     """A Grid that runs the client app itself."""
 
     def __init__(self, client: ClientApp, n: int) -> None:
+        super().__init__()
         self.client = client
         self.nodes = {
             i + 2: Context(1, i + 2, {"partition-id": i}, RecordDict(), {})
@@ -240,22 +239,6 @@ class OneProcess(Grid):  # type: ignore[misc]  # checked without flwr
         del timeout
         return [self.client(m, self.nodes[m.metadata.dst_node_id]) for m in messages]
 
-    def set_run(self, run: Any) -> None:
-        raise NotImplementedError
-
-    @property
-    def run(self) -> Any:
-        raise NotImplementedError
-
-    def create_message(self, *args: Any, **kwargs: Any) -> Message:
-        raise NotImplementedError
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        raise NotImplementedError
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        raise NotImplementedError
-
 
 # ------------------------------------------------------------------ runs
 
@@ -264,8 +247,6 @@ def run(cell: Cell) -> dict[str, Any]:
     """One app under one strategy in one scenario with one seed."""
     name, scenario, strategy, seed = cell
     torch.set_num_threads(1)
-    logging.getLogger("flwr").setLevel(logging.CRITICAL)
-    TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
     began, app = time.process_time(), APPS[name]
     data = app.data(seed)
     torch.manual_seed(seed)

@@ -18,7 +18,6 @@ time, the same command goes on. `--table` puts what is there into the page.
 
 import argparse
 import json
-import logging
 import math
 import os
 import random
@@ -36,13 +35,12 @@ os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 import numpy as np
 from benchmarks.report import table
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
-from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
-from flwr.supercore.task_identity import TaskIdentity
 
 from hewfl.data import ag_news_texts, dirichlet_partition, load, prepare
 from hewfl.experiments.statistics import decide, measure
 from hewfl.flower import HewStrategy
+from reproduce.stock_grid import LocalGrid
 from reproduce.stock_table import PAGE, between_marks
 
 FILE = Path(__file__).parent / "results" / "stock_worlds.jsonl"
@@ -257,10 +255,11 @@ def train(app: App, model: Model, X: Any, y: Any, batches: Any) -> Model:
 # ------------------------------------------------------------------ the federation
 
 
-class Federation(Grid):  # type: ignore[misc]  # checked without flwr
+class Federation(LocalGrid):
     """A Grid that trains the clients of a world itself."""
 
     def __init__(self, app: App, world: World, seed: int) -> None:
+        super().__init__()
         self.app, self.world, self.seed = app, world, seed
         X, y, *_ = app.data(seed)
         rng = np.random.default_rng([seed, 4])
@@ -337,28 +336,10 @@ class Federation(Grid):  # type: ignore[misc]  # checked without flwr
         for i in bad:
             ends[i] |= {k: (start[k] + sends[k]).astype(np.float32) for k in keys}
 
-    def set_run(self, run: Any) -> None:
-        raise NotImplementedError
-
-    @property
-    def run(self) -> Any:
-        raise NotImplementedError
-
-    def create_message(self, *args: Any, **kwargs: Any) -> Message:
-        raise NotImplementedError
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        raise NotImplementedError
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        raise NotImplementedError
-
 
 def run(cell: Cell) -> dict[str, Any]:
     """One app under one strategy in one world with one seed."""
     name, world, strategy, seed = cell
-    logging.getLogger("flwr").setLevel(logging.CRITICAL)
-    TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = 1, 1, 1
     began, app = time.process_time(), APPS[name]
     grid = Federation(app, WORLDS[world], seed)
     random.seed(seed)  # Flower samples nodes by it

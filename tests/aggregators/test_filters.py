@@ -141,7 +141,7 @@ def test_bulyan_by_hand() -> None:
     decision, _ = Bulyan(f=1)(column(0, 1, 2, 3, 4, 5, 100))
     np.testing.assert_allclose(decision.step, [2.5], atol=0.5)
     assert decision.weights[6] == 0
-    assert "1 faulty" in Bulyan(f=5)(column(*range(7)))[0].status  # n ≥ 4f + 3
+    assert "1 faulty" in Bulyan(f=3)(column(*range(7)))[0].status  # n ≥ 4f + 3
 
 
 # ------------------ least diameter

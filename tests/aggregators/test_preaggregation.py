@@ -1,6 +1,7 @@
 """Pre-aggregations: each against its formula, composed, with memory, by name."""
 
 import math
+import re
 import tomllib
 from dataclasses import replace
 from typing import Any
@@ -21,6 +22,7 @@ from hewfl import (
 )
 from hewfl.aggregators import (
     ARC,
+    NAMES,
     NNM,
     Bucketing,
     Clip,
@@ -75,7 +77,42 @@ def mapped(part: PreAggregation, rows: Any, number: int = 0) -> Any:
 def test_faulty_clients_are_a_count_or_a_fraction(
     f: Any, n: int, most: int, count: int
 ) -> None:
-    assert faulty_count(f, round_of(np.zeros((n, 2))), most) == count
+    found, note = faulty_count(f, round_of(np.zeros((n, 2))), most)
+    assert found == count
+    asked = {4: 4}.get(f, count)
+    assert note == ("" if asked == count else "; f = 2, not 4: 5 clients allow no more")
+
+
+WITH_COUNT = [
+    name
+    for name in [*NAMES, "arc+geometric-median", "nnm+geometric-median"]
+    if "f=0.25" in repr(make(name))
+]
+
+
+@pytest.mark.parametrize("name", WITH_COUNT)
+def test_a_count_has_one_meaning_in_all_rules(name: str) -> None:
+    """Half of all clients is an error; with few in a round the status has the count."""
+    rows = np.random.default_rng(0).standard_normal((6, 8))
+    rule = make(name, f=5)
+    with pytest.raises(InvalidInputError, match=r"`aggregator.*\.f` .*half of the 6"):
+        rule(rows)
+    some, _ = rule(rows, clients=[0, 3, 5, 7, 11, 12])  # six of thirteen
+    assert re.search(r"; f = [012], not 5: 6 clients allow no more$", some.status)
+    few = int(some.status.split("; f = ")[1][0])
+    fitting, _ = make(name, f=few)(rows)
+    np.testing.assert_array_equal(some.weights, fitting.weights)
+    assert "allow" not in fitting.status
+    method = Method(LocalSGD(0.1), rule)
+    federation = Federation(FixedSteps(1))
+    with pytest.raises(InvalidInputError, match=r"`methods\[0\].*half of the 6"):
+        simulate(random_quadratic(0, 6, 3), federation, [method], rounds=1, seed=0)
+
+
+def test_parts_that_share_a_count_say_once_that_it_is_too_large() -> None:
+    rows = np.random.default_rng(0).standard_normal((6, 8))
+    decision, _ = make("arc+nnm+dnc", f=4)(rows, clients=[0, 3, 5, 7, 9, 11])
+    assert decision.status.count("f = 2, not 4: 6 clients allow no more") == 1
 
 
 @pytest.mark.parametrize("f", [-1, 0.5, -0.1, 1.0, math.nan, "4", True, None])

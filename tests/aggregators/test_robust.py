@@ -169,6 +169,18 @@ def test_geometric_median_keeps_to_a_majority_of_twins() -> None:
     np.testing.assert_allclose(step_of(decision, moved), [1.0, 2.0], atol=1e-5)
 
 
+def test_geometric_median_certifies_rounds_of_twins(rng: np.random.Generator) -> None:
+    """Half of the clients or more send the same: the gap is no more than rounding."""
+    for i in range(150):
+        n, d = int(rng.integers(4, 14)), int(rng.choice([1, 3, 50, 2000]))
+        moved = rng.standard_normal((n, d)) * 10.0 ** rng.integers(-3, 4)
+        moved[: (n + 1) // 2 + int(rng.integers(0, n // 2))] = moved[0]
+        moved = rng.permutation(moved) + 10.0 ** rng.integers(0, 4) * (i % 2)
+        decision, _ = GeometricMedian()(moved)
+        value = np.linalg.norm(moved - decision.step, axis=1).mean()
+        assert decision.gap < 1e-9 * value
+
+
 def test_geometric_median_gap_bounds_the_excess(rng: np.random.Generator) -> None:
     """After few steps the gap is no less than what many more steps gain."""
     for _ in range(20):

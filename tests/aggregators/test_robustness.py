@@ -403,12 +403,13 @@ def test_a_limit_holds_for_the_upper_bound(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_too_few_clients_for_f_have_no_certificate() -> None:
-    rows = np.eye(4)
-    open_, _ = Certified(Mean(), f=2)(rows)
+    rows, some = np.eye(4), [0, 1, 2, 9]  # four of ten clients take part
+    open_, _ = Certified(Mean(), f=2)(rows, clients=some)
     assert dict(open_.measured) == {"kappa_f": 2.0}
     assert not open_.rejected
     assert "2 faulty of 4 clients is not below half" in open_.status
-    assert Certified(Mean(), f=2, refuse_above=100.0)(rows)[0].rejected
+    strict = Certified(Mean(), f=2, refuse_above=100.0)
+    assert strict(rows, clients=some)[0].rejected
 
 
 @pytest.mark.unchecked

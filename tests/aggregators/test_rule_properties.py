@@ -97,6 +97,18 @@ def test_weights_move_with_the_clients(name: str, where: Any) -> None:
     np.testing.assert_allclose(other.step, one.step, atol=1e-6)
 
 
+@every_rule
+@pytest.mark.parametrize(("n", "equal"), [(7, 3), (150, 100)])
+def test_equal_updates_weigh_the_same(name: str, n: int, equal: int) -> None:
+    """Distances among them are rounding, in a round of many as well."""
+    rng = np.random.default_rng(n)
+    rows = 10 + rng.standard_normal((n, 50))
+    twins = rng.permutation(n)[:equal]
+    rows[twins] = rows[twins[0]]
+    weights = decide(name, rows, losses=np.ones(n)).weights
+    assert np.ptp(weights[twins]) <= 1e-9 * weights.max()
+
+
 @pytest.mark.parametrize("name", TRANSLATED)
 @given(where=rounds, kind=st.sampled_from(("normal", "grid", "twins")))
 def test_a_common_part_moves_the_step(name: str, where: Any, kind: str) -> None:

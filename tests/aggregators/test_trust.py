@@ -112,6 +112,17 @@ def test_those_who_were_not_there_keep_their_trust() -> None:
     np.testing.assert_array_equal(following.rounds, [4.0, 3.0, 4.0, 4.0])
 
 
+def test_most_clients_that_send_the_same_weigh_the_same() -> None:
+    """Their distances to the centre are rounding: it must not tell them apart."""
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        moved = rng.standard_normal((150, 50))
+        twins = rng.permutation(150)[:100]
+        moved[twins] = moved[twins[0]]
+        weights = Trust()(moved)[0].weights
+        assert np.ptp(weights[twins]) <= 1e-9 * weights.max()
+
+
 def test_nothing_is_learned_where_all_agree() -> None:
     rule = Method(LocalSGD(total=1.0), Trust())
     decision, state = decide(rule, np.ones((4, 2)))

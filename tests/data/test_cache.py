@@ -76,7 +76,7 @@ def test_writers_at_once_agree_and_leave_nothing_behind(cache: Path) -> None:
     barrier, results = threading.Barrier(8), []
 
     def parse() -> Parsed:
-        barrier.wait(timeout=30)  # all have found nothing before any has written
+        barrier.wait(timeout=300)  # all have found nothing before any has written
         return parsed()
 
     threads = [

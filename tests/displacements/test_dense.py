@@ -136,3 +136,15 @@ def test_vectors_are_of_one_library(rng: np.random.Generator) -> None:
     )
     with pytest.raises(InvalidInputError, match=text):
         as_dense("displacements", [v, torch.tensor(v)])
+
+
+def test_a_rule_cannot_change_the_updates() -> None:
+    """Products are kept: what changed in place would no longer belong to them."""
+    data = np.arange(6.0).reshape(2, 3)
+    updates, rows = as_dense("updates", data), as_dense("updates", list(data))
+    arrays = [updates.matrix(), updates.row(0), *updates.stored_blocks(), rows.row(0)]
+    for array in arrays:
+        assert np.shares_memory(array, data)  # a guard that copies nothing
+        with pytest.raises(ValueError, match="read-only"):
+            np.multiply(array, 2, out=array)
+    data *= 2  # its owner still can

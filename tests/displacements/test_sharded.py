@@ -29,9 +29,9 @@ def on_all(rows: Any, ask: Callable[[ShardedDisplacements, slice], T]) -> list[T
     def answer(k: int) -> T:
         def summed(values: Float64[Array, " k"]) -> Float64[Array, " k"]:
             values_of[k] = values
-            barrier.wait(timeout=20)
+            barrier.wait(timeout=300)
             total: Array = np.sum([values_of[i] for i in range(MACHINES)], axis=0)
-            barrier.wait(timeout=20)
+            barrier.wait(timeout=300)
             return total
 
         here = slice(int(ends[k]), int(ends[k + 1]))

@@ -55,7 +55,7 @@ def holder(folder: Path) -> subprocess.Popen[str]:
 
 def ended(process: subprocess.Popen[str], how: int) -> None:
     process.send_signal(how)
-    process.wait(timeout=30)
+    process.wait(timeout=300)
     assert process.stdout is not None
     process.stdout.close()
 
@@ -272,11 +272,11 @@ def test_workers_end_with_the_process_that_started_them(tmp_path: Path) -> None:
         start_new_session=True,
     )
     try:
-        wait_until(lambda: list(tmp_path.glob("runs/*/seed-*/manifest.json")), 60)
+        wait_until(lambda: list(tmp_path.glob("runs/*/seed-*/manifest.json")), 600)
         assert members(process.pid) > 1
         process.kill()  # alone: its workers are not told
         process.wait()
-        wait_until(lambda: members(process.pid) == 0, 20)
+        wait_until(lambda: members(process.pid) == 0, 300)
     finally:
         with_group = members(process.pid)
         if with_group:

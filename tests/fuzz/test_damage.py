@@ -78,9 +78,11 @@ def matrices(draw: st.DrawFn, n: int | None = None, d: int | None = None) -> Any
     st.sampled_from(NAMES),
     matrices(),
     st.sampled_from(("exact", "sketch", CountSketch(2))),
+    st.sampled_from((None, 0, 1, 2, 5, 0.0, 0.4999)),
+    st.sampled_from((1, 3, 1000)),
 )
 def test_every_rule_decides_or_says_why(
-    before: list[str], name: str, updates: Any, gram: Any
+    before: list[str], name: str, updates: Any, gram: Any, f: Any, apart: int
 ) -> None:
     n, d = updates.shape
     beside: dict[str, Any] = {
@@ -89,9 +91,13 @@ def test_every_rule_decides_or_says_why(
         "sizes": np.arange(n) + 1,
         "steps": np.arange(n) % 3 + 1,
         "gram": gram,
+        "clients": apart * np.arange(n)[::-1],  # some of many take part
     }
+    whole = "+".join([*before, name])
     try:
-        rule = make("+".join([*before, name]))
+        rule = make(whole)
+        if f is not None and "f=0.25" in repr(rule):
+            rule = make(whole, f=f)
         decision, state = rule(updates, **beside)
         rule(updates, state, **beside)
     except HewError:

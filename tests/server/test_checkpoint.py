@@ -77,7 +77,7 @@ def test_a_killed_process_goes_on_as_if_nothing_had_been(
     for _ in range(3):
         process = subprocess.Popen(command, cwd=ROOT)
         before = manifest.read_text() if manifest.exists() else ""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 600
         while time.monotonic() < deadline and process.poll() is None:
             if manifest.exists() and manifest.read_text() != before:
                 time.sleep(float(rng.uniform(0, 0.1)))
@@ -89,7 +89,7 @@ def test_a_killed_process_goes_on_as_if_nothing_had_been(
         process.wait()
     assert kills >= 2
     subprocess.run(command, cwd=ROOT, check=True)
-    assert undisturbed.wait(60) == 0
+    assert undisturbed.wait(600) == 0
     assert (killed / "trace.jsonl").read_bytes() == (calm / "trace.jsonl").read_bytes()
     names = sorted(path.name for path in calm.iterdir())
     assert sorted(p.name for p in killed.iterdir() if ".partial" not in p.name) == names

@@ -63,6 +63,7 @@ from hewfl.simulation.audit import control_audit, pathwise_audit
 from hewfl.simulation.branches import run_branches, run_branches_plain
 from hewfl.simulation.draws import draw
 from hewfl.simulation.rounds import Step
+from tests.delegation import delegating
 from tests.simulation.toy import LeastSquares, least_squares
 
 Array = NDArray[np.floating]
@@ -279,6 +280,7 @@ def test_the_control_certificate_holds_in_the_mean(
 # ------------------------------------------------------------------ faults
 
 
+@delegating(LeastSquares)
 @dataclass(frozen=True)
 class Broken:
     """A problem some of whose clients answer nonsense."""
@@ -286,9 +288,6 @@ class Broken:
     inner: LeastSquares
     bad: tuple[int, ...]
     value: float
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
 
     def minibatch_gradients(self, models: Array, samples: Any, counts: Any) -> Array:
         gradients = self.inner.minibatch_gradients(models, samples, counts)
@@ -368,12 +367,10 @@ def test_a_diverging_entry_stops_and_others_go_on(problem: LeastSquares) -> None
     L = problem.smoothness
     calls = 0
 
+    @delegating(LeastSquares)
     @dataclass(frozen=True)
     class Counting:
         inner: LeastSquares
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self.inner, name)
 
         def minibatch_gradients(self, models: Array, *rest: Any) -> Array:
             nonlocal calls
@@ -540,14 +537,12 @@ def received(
     return observed
 
 
+@delegating(LeastSquares)
 @dataclass(frozen=True)
 class Flaky:
     """A problem whose clients sometimes have no finite gradient."""
 
     inner: LeastSquares
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
 
     def minibatch_gradients(self, models: Array, samples: Any, counts: Any) -> Array:
         gradients = self.inner.minibatch_gradients(models, samples, counts)

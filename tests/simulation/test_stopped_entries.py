@@ -11,21 +11,20 @@ from numpy.typing import NDArray
 from hewfl import FedAvg, HewHet, HewHom, LocalSGD, Method, SolverError, simulate
 from hewfl.aggregators import QFedAvg
 from hewfl.errors import RuleError
+from tests.delegation import delegating
 from tests.simulation.test_engine import FEDERATION, all_entries
 from tests.simulation.toy import LeastSquares, least_squares
 
 Array = NDArray[np.floating]
 
 
+@delegating(LeastSquares)
 @dataclass(frozen=True)
 class Lowered:
     """The same problem with a constant taken off every loss."""
 
     inner: LeastSquares
     by: float
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
 
     def client_losses(self, anchors: Array) -> Array:
         return self.inner.client_losses(anchors) - self.by
@@ -77,12 +76,11 @@ def test_a_rule_that_fails_is_quoted(where: str) -> None:
     problem = least_squares()
     inner = HewHom(problem.smoothness, 0.4)
 
+    @delegating(HewHom)
     @dataclass(frozen=True)
     class Failing:
+        inner: HewHom
         error: Exception
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(inner, name)
 
         def plan(self, cohort: Any, state: Any) -> Any:
             if where == "plan":
@@ -92,7 +90,7 @@ def test_a_rule_that_fails_is_quoted(where: str) -> None:
         def decide(self, *_: Any) -> Any:
             raise self.error
 
-    failing: Any = Failing(SolverError("no weights"))
+    failing: Any = Failing(inner, SolverError("no weights"))
     trace = simulate(problem, FEDERATION, [failing, inner], rounds=3, seed=1)
     statuses = [record.status for record in trace.of(0)]
     assert statuses == ["start", "refused: no weights", *["refused, stopped"] * 2]
@@ -100,7 +98,7 @@ def test_a_rule_that_fails_is_quoted(where: str) -> None:
     assert (trace.of(0)[-1].scalars == 0) == (where == "plan")  # nobody was contacted
     assert (trace.anchors[0] == 0).all()
     assert (trace.anchors[1] != 0).all()
-    defect: Any = Failing(KeyError("a defect"))
+    defect: Any = Failing(inner, KeyError("a defect"))
     expected = (
         f"entry 'HEW .*', round 1, {where}: the rule .*Failing is wrong: .*a defect"
     )
@@ -147,16 +145,16 @@ def test_a_step_that_is_not_finite_is_not_taken() -> None:
     problem = least_squares()
     inner = HewHet(problem.smoothness, 0.4)
 
+    @delegating(HewHet)
     @dataclass(frozen=True)
     class Endless:
-        def __getattr__(self, name: str) -> Any:
-            return getattr(inner, name)
+        inner: HewHet
 
         def decide(self, round_: Any, state: Any) -> Any:
             decision, state = inner.decide(round_, state)
             return replace(decision, step=np.full(problem.d, np.inf)), state
 
-    wild: Any = Endless()
+    wild: Any = Endless(inner)
     trace = simulate(problem, FEDERATION, [wild], rounds=2, seed=1)
     assert trace.of(0)[1].status == "diverged: the new model would not be finite"
     assert trace.of(0)[2].status == "diverged, stopped"

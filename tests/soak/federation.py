@@ -13,7 +13,6 @@ moments and started again. Both must leave the same model, the same states and t
 trace, byte for byte, and the undisturbed one must not grow in memory.
 """
 
-import argparse
 import json
 import subprocess
 import sys
@@ -29,7 +28,7 @@ from hewfl import ServerStep
 from hewfl.data import load
 from hewfl.flower import HewStrategy
 from tests.flower.federation import StubGrid
-from tests.soak.measures import GROWTH, fate, growth, kill_rounds, memory
+from tests.soak.measures import conclude, fate, growth, kill_rounds, memory, options_of
 
 CLIENTS, ATTACKERS, STEPS, BATCH = 20, 4, 4, 16
 CHANCES = {
@@ -190,12 +189,7 @@ def bytes_of(folder: Path) -> dict[str, bytes]:
 
 def main() -> None:
     """Both runs, and what they have to do with each other."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--rounds", type=int, default=2000)
-    parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
+    given = options_of(__doc__).parse_args()
     whole, killed = given.folder / "whole", given.folder / "killed"
     if spawn(whole, given.rounds, given.seed).wait():
         raise SystemExit((whole / "log").read_text()[-3000:])
@@ -219,10 +213,7 @@ def main() -> None:
         "growth, MB": round(growth(sizes), 3),
         "accuracy": accuracy(whole),
     }
-    print(json.dumps(report, indent=1))
-    (given.folder / "report.json").write_text(json.dumps(report, indent=1) + "\n")
-    if report["files that differ"] or report["growth, MB"] > GROWTH:
-        raise SystemExit("the soak failed: see report.json")
+    conclude(given.folder, report, report["files that differ"])
 
 
 if __name__ == "__main__":

@@ -1,8 +1,11 @@
 """What both soaks share: fates from (seed, round, client), and memory by round."""
 
+import argparse
+import json
 import resource
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -42,3 +45,26 @@ def kill_rounds(seed: int, rounds: int, kills: int) -> list[int]:
     rng = np.random.default_rng((seed, 77))
     count = min(kills, rounds - 1)
     return sorted(map(int, rng.choice(np.arange(1, rounds), count, replace=False)))
+
+
+def options_of(doc: str | None) -> argparse.ArgumentParser:
+    """The command line of a soak."""
+    parser = argparse.ArgumentParser(description=doc)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--rounds", type=int, default=2000)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    return parser
+
+
+def conclude(folder: Path, report: Mapping[str, Any], differ: Sequence[Any]) -> None:
+    """Print and write the report.
+
+    Raises:
+        SystemExit: something differs after the kills, or memory grew.
+    """
+    text = json.dumps(report, indent=1)
+    print(text)
+    (folder / "report.json").write_text(text + "\n")
+    if differ or np.max(report["growth, MB"]) > GROWTH:
+        raise SystemExit("the soak failed: see report.json")

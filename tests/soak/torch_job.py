@@ -12,8 +12,6 @@ torchrun starts again, and others stopped for a second. Both must leave the same
 on every rank, bit for bit, and the undisturbed one must not grow in memory.
 """
 
-import argparse
-import json
 import os
 import signal
 import time
@@ -30,7 +28,7 @@ from torch.distributed import run
 from hewfl import ServerStep
 from hewfl.data import load
 from hewfl.torch import HewLocalSGD, SyncOptions
-from tests.soak.measures import GROWTH, fate, growth, kill_rounds, memory
+from tests.soak.measures import conclude, fate, growth, kill_rounds, memory, options_of
 from tests.torch.pool import started
 
 RANKS, STEPS = 3, 4
@@ -180,11 +178,7 @@ def accuracy(folder: Path) -> float:
 
 def main() -> None:
     """Both runs, and what they have to do with each other."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--rounds", type=int, default=2000)
-    parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=0)
+    parser = options_of(__doc__)
     parser.add_argument("--rank", action="store_true", help="of torchrun")
     given = parser.parse_args()
     if given.rank:
@@ -211,10 +205,7 @@ def main() -> None:
         "growth, MB": [round(growth(x), 3) for x in sizes],
         "accuracy": accuracy(whole),
     }
-    print(json.dumps(report, indent=1))
-    (given.folder / "report.json").write_text(json.dumps(report, indent=1) + "\n")
-    if report["ranks that differ"] or max(report["growth, MB"]) > GROWTH:
-        raise SystemExit("the soak failed: see report.json")
+    conclude(given.folder, report, report["ranks that differ"])
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tests.delegation import delegating
 from tests.simulation.toy import LeastSquares, least_squares
 
 from hewfl import (
@@ -72,14 +73,12 @@ def test_counts_broadcast() -> None:
     np.testing.assert_array_equal(got, [[0, 0], [9, 21]])
 
 
+@delegating(LeastSquares, "problem")
 class Counting:
     """A problem that remembers how many gradients it was asked for."""
 
     def __init__(self, problem: LeastSquares) -> None:
         self.problem, self.calls, self.samples = problem, 0, 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.problem, name)
 
     def minibatch_gradients(
         self,

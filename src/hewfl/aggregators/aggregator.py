@@ -28,6 +28,7 @@ from hewfl.core.displacements import Displacements
 from hewfl.core.round import Cohort, Decision, LocalPlan, Round
 from hewfl.core.validation import (
     ArrayLike,
+    Faulty,
     Ints,
     PerClient,
     Validated,
@@ -175,6 +176,7 @@ class Aggregator(Validated):
             if root.shape != (d,):
                 raise invalid("root", f"of shape ({d},)", root.shape)
         ids = _client_numbers(clients, n)
+        require_minority("aggregator", self, int(ids.max()) + 1)
         finite = [_is_finite(rows.xp, rows.row(i)) for i in range(n)]
         order = np.argsort(ids)
         order = order[np.array(finite)[order]]
@@ -277,14 +279,15 @@ def _check_state(state: Any, fresh: Any) -> None:
         raise invalid("state", "of updates of this length", f"shape {state.shape}")
 
 
-def faulty_count(f: int | float, round_: Round, most: int) -> int:
+def faulty_count(f: int | float, round_: Round, most: int) -> tuple[int, str]:
     """How many clients of a round a rule takes for faulty.
 
     The one meaning of `f` in all rules and pre-aggregations: a whole number is a count;
     a fraction φ < ½ means that at most a share φ of the clients present is faulty, so
     ⌊φ n⌋ are (0.29 · 100 counts as 29 in spite of rounding). Where fewer clients are
-    present than a rule needs for that, it takes the largest f that it can; rules name
-    it in their status.
+    present than a rule needs for that, it takes the largest f that it can, and its
+    status says so. A count that is no minority of all clients is an error where all are
+    known (`require_minority`).
 
     Args:
         f: a count of type int, or a fraction of type float.
@@ -292,10 +295,43 @@ def faulty_count(f: int | float, round_: Round, most: int) -> int:
         most: the largest f that the rule can be used with.
 
     Returns:
-        The number f, never below zero.
+        The number f, never below zero; and the end of a status, empty where this is
+        what was asked for.
     """
     n = round_.displacements.n if round_.present is None else round_.present
-    return max(0, min(assumed_count(f, n), most))
+    asked = assumed_count(f, n)
+    count = max(0, min(asked, most))
+    note = f"; f = {count}, not {asked}: {n} clients allow no more"
+    return count, note if count < asked else ""
+
+
+def require_minority(name: str, rule: Any, n: int) -> None:
+    """Require that every count of type `Faulty` is below half of n, also in parts.
+
+    Fractions always are. In a single round fewer clients may take part.
+
+    Args:
+        name: of the argument that an error names.
+        rule: an aggregator, a pre-aggregation, a method or a tuple of them.
+        n: clients in all.
+
+    Raises:
+        InvalidInputError: a count is half of all clients or more.
+    """
+    if isinstance(rule, tuple):
+        for part in rule:
+            require_minority(name, part, n)
+        return
+    if not is_dataclass(rule) or isinstance(rule, type):
+        return
+    for part in fields(rule):
+        value = getattr(rule, part.name)
+        if part.type is not Faulty:
+            require_minority(name, value, n)
+        elif hasattr(value, "__index__") and value and 2 * value >= n:
+            half = f"below half of the {n} clients"
+            got = f"{value} in {type(rule).__name__}"
+            raise invalid(f"{name}.{part.name}", half, got)
 
 
 def assumed_count(f: int | float, n: int) -> int:

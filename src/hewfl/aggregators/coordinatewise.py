@@ -249,9 +249,9 @@ class TrimmedMean(Aggregator):
     def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
         """The trimmed mean as a step, and whose values it kept how often."""
         D = round_.displacements
-        f = faulty_count(self.f, round_, (D.n - 1) // 2)
+        f, note = faulty_count(self.f, round_, (D.n - 1) // 2)
         step, weights = middle_means(D, f)
-        status = f"mean of every coordinate but {f} values at either end"
+        status = f"mean of every coordinate but {f} values at either end{note}"
         return Decision(weights, status, step=step), state
 
 
@@ -278,9 +278,9 @@ class Meamed(Aggregator):
     def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
         """The mean around the median as a step, and whose values it is of."""
         D = round_.displacements
-        f = faulty_count(self.f, round_, (D.n - 1) // 2)
+        f, note = faulty_count(self.f, round_, (D.n - 1) // 2)
         step, weights = means_around_median(D, D.n - f)
-        status = f"mean of the {D.n - f} values nearest to the median"
+        status = f"mean of the {D.n - f} values nearest to the median{note}"
         return Decision(weights, status, step=step), state
 
 
@@ -335,13 +335,13 @@ class Bulyan(Aggregator):
     def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
         """The step, and in which share of the coordinates it used a client."""
         D = round_.displacements
-        f = faulty_count(self.f, round_, (D.n - 3) // 4)
+        f, note = faulty_count(self.f, round_, (D.n - 3) // 4)
         chosen = _chosen_by_krum(D.products().gram, D.n - 2 * f, f)
         selected: Any = D.take(chosen)
         step, shares = means_around_median(selected, len(chosen) - 2 * f)
         weights = np.zeros(D.n)
         weights[chosen] = shares
-        status = f"{len(chosen)} clients by Krum, {f} faulty clients assumed"
+        status = f"{len(chosen)} clients by Krum, {f} faulty clients assumed{note}"
         return Decision(weights, status, step=step), state
 
 

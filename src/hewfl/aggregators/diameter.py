@@ -48,10 +48,10 @@ class MDA(Aggregator):
         """
         gram = round_.displacements.products().gram
         n = len(gram)
-        f = faulty_count(self.f, round_, (n - 1) // 2)
+        f, note = faulty_count(self.f, round_, (n - 1) // 2)
         search = _Search(sq_distances(gram), f, distance_error(gram))
         shares = search.shares()
-        status = f"least diameter of {n - f} clients"
+        status = f"least diameter of {n - f} clients{note}"
         return Decision(shares / shares.sum(), status), state
 
 

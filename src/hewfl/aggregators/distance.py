@@ -43,6 +43,27 @@ def sq_distances_to(gram: Float64[Array, "n n"], weights: PerClient) -> PerClien
     return np.asarray(np.maximum(apart, 0.0))
 
 
+def around_medoid(
+    gram: Float64[Array, "n n"], apart: Float64[Array, "n n"]
+) -> Float64[Array, "n n"]:
+    """⟨Δ_i − Δ_k, Δ_j − Δ_k⟩, k the vector with the least sum of distances to all.
+
+    Near Δ_k distances then have all their digits. Around another vector r they are
+    differences of numbers of the size ‖Δ_k − r‖², and vectors that are all alike seem
+    to be apart.
+
+    Args:
+        gram: products around any common vector.
+        apart: ‖Δ_i − Δ_j‖².
+
+    Returns:
+        The products around Δ_k.
+    """
+    k = int(np.sqrt(apart).sum(axis=1).argmin())
+    moved = (gram - gram[k]) - (gram[:, k, None] - gram[k, k])
+    return np.asarray(0.5 * (moved + moved.T))
+
+
 def central_distance(apart: Float64[Array, "n n"]) -> float:
     """The least radius around one of the vectors that holds half of the others.
 
@@ -110,8 +131,8 @@ class Krum(Aggregator):
 
     def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
         """All weight to the lowest score."""
-        weights, f = krum_weights(round_, self.f, 1)
-        return Decision(weights, f"lowest score, {f} faulty clients assumed"), state
+        weights, assumed = krum_weights(round_, self.f, 1)
+        return Decision(weights, f"lowest score, {assumed}"), state
 
 
 @final
@@ -139,13 +160,11 @@ class MultiKrum(Aggregator):
     def decide(self, round_: Round, state: None) -> tuple[Decision, None]:
         """Equal weights on the m lowest scores."""
         m = max(1, _part(self.selected_fraction, round_.displacements.n))
-        weights, f = krum_weights(round_, self.f, m)
-        return Decision(
-            weights, f"{m} lowest scores, {f} faulty clients assumed"
-        ), state
+        weights, assumed = krum_weights(round_, self.f, m)
+        return Decision(weights, f"{m} lowest scores, {assumed}"), state
 
 
-def krum_weights(round_: Round, f: int | float, selected: int) -> tuple[PerClient, int]:
+def krum_weights(round_: Round, f: int | float, selected: int) -> tuple[PerClient, str]:
     """Equal weights on the clients of lowest score; ties share the last places.
 
     Args:
@@ -154,14 +173,14 @@ def krum_weights(round_: Round, f: int | float, selected: int) -> tuple[PerClien
         selected: m, how many clients are averaged.
 
     Returns:
-        Weights, and f as a number.
+        Weights, and what f was taken for, for the status.
     """
     gram = round_.displacements.products().gram
     n = len(gram)
-    f = faulty_count(f, round_, (n - 3) // 2)
-    scores = krum_scores(sq_distances(gram), f)
+    count, note = faulty_count(f, round_, (n - 3) // 2)
+    scores = krum_scores(sq_distances(gram), count)
     weights = lowest(scores, selected, distance_error(gram))
-    return np.asarray(weights / weights.sum()), f
+    return weights / weights.sum(), f"{count} faulty clients assumed{note}"
 
 
 def krum_scores(apart: Float64[Array, "n n"], f: int) -> PerClient:
@@ -242,9 +261,10 @@ class GeometricMedian(Aggregator):
         rounding = RESOLVED * np.sqrt(apart.max())
         nu = max(self.smoothing * central_distance(apart), float(rounding))
 
-        c, change = weiszfeld(products.gram, alpha, nu, self.iterations)
+        gram = around_medoid(products.gram, apart)
+        c, change = weiszfeld(gram, alpha, nu, self.iterations)
         weights = c / c.sum()
-        distances = np.sqrt(sq_distances_to(products.gram, weights))
+        distances = np.sqrt(sq_distances_to(gram, weights))
         gap = fermat_weber_gap(distances, c, alpha, nu)
         rest = "" if change <= SETTLED else f", weights still moving by {change:.0e}"
         gap = float(np.ldexp(gap, products.exponent // 2))  # exponents are even

@@ -79,6 +79,33 @@ class PreAggregation(Validated):
         """
         raise NotImplementedError(f"{type(self).__name__} has no `linear_map`")
 
+    def note(self, round_: Round) -> str:
+        """The end of the status of a round; empty by default.
+
+        Args:
+            round_: as in `linear_map`.
+
+        Returns:
+            Text that begins with "; ".
+        """
+        del round_
+        return ""
+
+
+class _Minority(PreAggregation):
+    """Base of pre-aggregations that assume f of the clients to be faulty."""
+
+    __slots__ = ()
+    f: Faulty
+
+    def count(self, round_: Round) -> tuple[int, str]:
+        """The number f in a round, and the end of a status."""
+        return faulty_count(self.f, round_, (round_.displacements.n - 1) // 2)
+
+    def note(self, round_: Round) -> str:
+        """Whether f is fewer than was asked for."""
+        return self.count(round_)[1]
+
 
 class Memory(PreAggregation):
     """Base of pre-aggregations that put other vectors in place of the updates."""
@@ -144,7 +171,7 @@ class Clip(PreAggregation):
 
 @final
 @dataclass(frozen=True, slots=True)
-class ARC(PreAggregation):
+class ARC(_Minority):
     """Adaptive robust clipping: the longest updates get the next length [Allouah2024].
 
         A = diag(min{1, C/‖Δ_i‖}),   C = the (k+1)-th largest length,
@@ -162,7 +189,7 @@ class ARC(PreAggregation):
         """diag(min{1, C/‖Δ_i‖})."""
         lengths, _ = lengths_of(round_.displacements)
         n = len(lengths)
-        f = faulty_count(self.f, round_, (n - 1) // 2)
+        f, _ = self.count(round_)
         k = 2 * f * (n - f) // n
         bound = float(np.sort(lengths)[n - 1 - k])
         # a bound of zero: all that are longer become zero
@@ -172,7 +199,7 @@ class ARC(PreAggregation):
 
 @final
 @dataclass(frozen=True, slots=True)
-class NNM(PreAggregation):
+class NNM(_Minority):
     """Nearest-neighbour mixing: the mean of the n − f nearest updates [Allouah2023].
 
         A_ij = 1/(n − f) for the n − f clients j nearest to i, itself included
@@ -191,7 +218,8 @@ class NNM(PreAggregation):
         """Equal weights on the nearest."""
         gram = round_.displacements.products().gram
         n = len(gram)
-        count = n - faulty_count(self.f, round_, (n - 1) // 2)
+        f, _ = self.count(round_)
+        count = n - f
         A = lowest(sq_distances(gram), count, distance_error(gram))
         return np.asarray(A / count)
 
@@ -463,7 +491,7 @@ class Pipeline(Aggregator):
         """
         seen, base = round_, round_.displacements
         A: Array = np.eye(base.n)  # from `base` to what the next part sees
-        maps, bases, states = [], [], list(state.parts)
+        maps, bases, notes, states = [], [], [], list(state.parts)
         for i, part in enumerate(self.parts[:-1]):
             if isinstance(part, Memory):
                 maps.append(A)
@@ -472,6 +500,7 @@ class Pipeline(Aggregator):
                 A, seen = np.eye(base.n), replace(seen, displacements=base)
             else:
                 A = _checked_map(part, part.linear_map(seen), len(A)) @ A
+                notes.append(part.note(seen))
                 mapped = MappedDisplacements(base, A)
                 seen = replace(_merged(seen, len(A)), displacements=mapped)
         decision, following = self.rule.decide(seen, state.rule)
@@ -480,7 +509,11 @@ class Pipeline(Aggregator):
             if momenta is not None and step is None:
                 step = to_host(momenta.combine(weights))
             weights = A_before.T @ weights
-        decision = replace(decision, weights=weights, step=step)
+        # parts that share one f say the same
+        status = decision.status + "".join(
+            note for note in dict.fromkeys(notes) if note not in decision.status
+        )
+        decision = replace(decision, weights=weights, step=step, status=status)
         return decision, PipelineState(tuple(states), following)
 
 

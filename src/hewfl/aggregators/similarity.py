@@ -322,7 +322,7 @@ class MajoritySieve(Aggregator):
         n = len(m)
         if n == 1:
             return Decision(np.ones(1), "one client"), state
-        f = faulty_count(self.f, round_, (n - 1) // 2)
+        f, note = faulty_count(self.f, round_, (n - 1) // 2)
         cosines = _Cosines(round_.displacements)
         a = cosines.means()
         if f > 0:
@@ -333,6 +333,7 @@ class MajoritySieve(Aggregator):
         if f > 1:
             m = m / copies(cosines.pairs(), f)
         k, status = _kept(a, self.tolerance)
+        status += note
         weights = m * k / (m * k).sum()
         lengths = cosines.lengths
         excess = lengths / _largest_honest(lengths, f)

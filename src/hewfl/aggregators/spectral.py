@@ -65,10 +65,10 @@ class DnC(Aggregator):
         """Equal weights on the lowest scores."""
         gram = round_.displacements.products().gram
         n = len(gram)
-        f = faulty_count(self.f, round_, (n - 1) // 2)
+        f, note = faulty_count(self.f, round_, (n - 1) // 2)
         scores, _ = outlier_scores(gram, np.ones(n))
         weights = lowest(scores, n - f, ROUNDING * n * float(scores.max()))
-        status = f"{n - f} lowest scores along the main direction"
+        status = f"{n - f} lowest scores along the main direction{note}"
         return Decision(weights / weights.sum(), status), state
 
 
@@ -98,7 +98,7 @@ class CAF(Aggregator):
         """The weights c/Σc of the pass with the least variance."""
         gram = round_.displacements.products().gram
         n = len(gram)
-        f = faulty_count(self.f, round_, (n - 1) // 2)
+        f, note = faulty_count(self.f, round_, (n - 1) // 2)
         c, best, least, passes = np.ones(n), np.ones(n), np.inf, 0
         while c.sum() > n - 2 * f:
             scores, variance = outlier_scores(gram, c)
@@ -109,5 +109,5 @@ class CAF(Aggregator):
             if among.max() == 0:
                 break
             c = c * np.maximum(1 - among / among.max(), 0.0)
-        status = f"filtered in {passes} passes, {f} faulty clients assumed"
+        status = f"filtered in {passes} passes, {f} faulty clients assumed{note}"
         return Decision(best / best.sum(), status), state

@@ -8,6 +8,7 @@ import numpy as np
 from hewfl.aggregators.aggregator import Aggregator
 from hewfl.aggregators.distance import (
     RESOLVED,
+    around_medoid,
     central_distance,
     sq_distances,
     sq_distances_to,
@@ -129,6 +130,7 @@ def relative_distances(
     if farthest == 0:
         return None
     nu = max(SMOOTHING * central_distance(apart), RESOLVED * float(np.sqrt(farthest)))
+    gram = around_medoid(gram, apart)
     c, _ = weiszfeld(gram, np.full(n, 1 / n), nu, STEPS)
     scaled = horizons * sq_distances_to(gram, c / c.sum())
     # where most displacements are one point, the median distance is rounding

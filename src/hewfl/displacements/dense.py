@@ -30,6 +30,10 @@ _DEVICE_BLOCK = 2**24
 class DenseDisplacements:
     """n vectors of d numbers, in one array library.
 
+    Products are kept, so the numbers must not change afterwards: NumPy arrays are held
+    as views that cannot be written to. Who owns an array must not change it either
+    while this object is in use.
+
     Attributes:
         data: a matrix with one row per client, or a list of vectors.
         xp: array namespace of the data.
@@ -44,6 +48,12 @@ class DenseDisplacements:
     _plain: list[RoundProducts] = field(
         default_factory=list, init=False, repr=False, compare=False
     )
+
+    def __post_init__(self) -> None:
+        """Hold views that are only read."""
+        is_list = isinstance(self.data, list)
+        held = [_only_read(v) for v in self.data] if is_list else _only_read(self.data)
+        object.__setattr__(self, "data", held)
 
     def row(self, i: int) -> Any:
         """The i-th vector, in its own array library."""
@@ -168,6 +178,15 @@ class DenseDisplacements:
         if isinstance(rows, list):
             rows = self.xp.stack(rows)
         return np.array(to_host(rows), dtype=dtype, copy=copy)
+
+
+def _only_read(array: Any) -> Any:
+    """A view of a NumPy array that cannot be written to; any other array itself."""
+    if not isinstance(array, np.ndarray) or not array.flags.writeable:
+        return array
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 def as_dense(name: str, value: Any) -> DenseDisplacements:

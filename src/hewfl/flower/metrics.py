@@ -23,6 +23,9 @@ from hewfl.server.communication import (
 from hewfl.server.finish_round import Outcome
 from hewfl.server.trace import decision_fields
 
+_COUNTS = {kind: f"excluded-{kind}" for kind in EXCLUSION_KINDS}
+"""Made once: Flower keeps the metrics of all rounds, and with them their names."""
+
 
 def round_metrics(
     cohort: Cohort,
@@ -37,8 +40,7 @@ def round_metrics(
     `steps` is among the metrics only where steps were ordered or reported.
     """
     counts = {
-        f"excluded-{kind}": sum(e.kind == kind for e in excluded)
-        for kind in EXCLUSION_KINDS
+        key: sum(e.kind == kind for e in excluded) for kind, key in _COUNTS.items()
     }
     note: dict[str, Any] = {"status": outcome.status}
     if outcome.decision is not None or outcome.kind == "rejected":

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
+from hewfl.aggregators.aggregator import require_minority
 from hewfl.core.algorithm import Algorithm, Informed, Truth
 from hewfl.core.array_types import Float64, Int64
 from hewfl.core.round import Cohort
@@ -235,6 +236,7 @@ def _setting(
         if "root" in entry.algorithm.demands.needs and federation.root is None:
             rule = "one that needs no root gradient, or the federation given a RootSet"
             raise invalid(f"methods[{k}]", rule, entry.name)
+        require_minority(f"methods[{k}]", entry.algorithm, problem.n)
     searches = any(entry.server_step.has_search for entry in entries)
     if searches and not isinstance(problem, Probed):
         rule = "one with `sample_losses`, for the line search"
