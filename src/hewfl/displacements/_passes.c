@@ -60,23 +60,38 @@ MULTIARCH static void load(const char *row, int type, Py_ssize_t n, const double
             out[i] = 0.0 - r[i];
 }
 
-/* Fetches a later chunk of the data, one line a call: reading hides behind arithmetic. */
+/* Fetches a later chunk of the data, at an even pace: reading hides behind arithmetic, and bursts
+ * would wait for each other. `pace` is lines a call, in units of 1/256. */
 typedef struct {
     const Rows *rows;
-    Py_ssize_t next, row;
+    Py_ssize_t next, row, pace, due;
     const char *line, *end;
 } Fetch;
 
 static inline void fetch(Fetch *f)
 {
-    if (f->line < f->end) {
-        __builtin_prefetch(f->line, 0, 2);
-        f->line += 64;
-    } else if (f->row < f->rows->n) {
-        f->line = at(f->rows, f->row, f->next);
-        f->end = f->line + CHUNK * SIZE[f->rows->types[f->row]];
-        f->row++;
+    for (f->due += f->pace; f->due >= 256; f->due -= 256) {
+        if (f->line >= f->end) {
+            if (f->row >= f->rows->n)
+                return;
+            f->line = at(f->rows, f->row, f->next);
+            f->end = f->line + CHUNK * SIZE[f->rows->types[f->row]];
+            f->row++;
+        }
+        if (f->line < f->end) { /* a row of zeros has no lines */
+            __builtin_prefetch(f->line, 0, 2);
+            f->line += 64;
+        }
     }
+}
+
+/* The pace at which all lines of a chunk are fetched in `calls` calls. */
+static Py_ssize_t fetch_pace(const Rows *rows, Py_ssize_t calls)
+{
+    Py_ssize_t bytes = 0;
+    for (Py_ssize_t i = 0; i < rows->n; i++)
+        bytes += CHUNK * SIZE[rows->types[i]];
+    return (bytes * 4 + calls - 1) / calls;
 }
 
 #define AT(type, X, row, l) (*(const type *)((X) + (row) * CHUNK + (l)))
@@ -88,9 +103,25 @@ static inline void fetch(Fetch *f)
  * the last column at all eight. Both versions add up a lane in the same order. */
 MULTIARCH static void rank_update(const double *X, Py_ssize_t blocks, double *sums, Fetch *f)
 {
-    for (Py_ssize_t I = 0; I < blocks; I++)
-        for (Py_ssize_t J = I; J < blocks; J++, sums += 16 * 8) {
-            const double *a = X + I * 4 * CHUNK, *b = X + J * 4 * CHUNK;
+    for (Py_ssize_t I = 0; I < blocks; I++) {
+        const double *a = X + I * 4 * CHUNK;
+        for (int lane = 0; lane < 8; lane += 4) {
+            v4 t[10] = {{0}};
+            for (Py_ssize_t l = lane; l < CHUNK; l += 8) {
+                v4 x[4] = {AT(v4, a, 0, l), AT(v4, a, 1, l), AT(v4, a, 2, l), AT(v4, a, 3, l)};
+                fetch(f);
+                t[0] += x[0] * x[0], t[1] += x[0] * x[1], t[2] += x[0] * x[2];
+                t[3] += x[0] * x[3], t[4] += x[1] * x[1], t[5] += x[1] * x[2];
+                t[6] += x[1] * x[3], t[7] += x[2] * x[2], t[8] += x[2] * x[3];
+                t[9] += x[3] * x[3];
+            }
+            for (int p = 0, k = 0; p < 4; p++)
+                for (int q = p; q < 4; q++, k++)
+                    *(v4 *)(sums + 32 * p + 8 * q + lane) += t[k];
+        }
+        sums += 16 * 8;
+        for (Py_ssize_t J = I + 1; J < blocks; J++, sums += 16 * 8) {
+            const double *b = X + J * 4 * CHUNK;
             for (int lane = 0; lane < 8; lane += 4) {
                 v4 s[4][3] = {{{0}}};
                 for (Py_ssize_t l = lane; l < CHUNK; l += 8) {
@@ -115,15 +146,29 @@ MULTIARCH static void rank_update(const double *X, Py_ssize_t blocks, double *su
                 for (int half = 0; half < 2; half++)
                     *(v4 *)(sums + 32 * p + 24 + 4 * half) += s[p][half];
         }
+    }
 }
 
 #ifdef WIDE
-/* AVX-512 has 32 registers: sixteen sums of eight lanes. */
+/* AVX-512 has 32 registers: sixteen sums of eight lanes, ten on the diagonal. */
 WIDE static void rank_update_wide(const double *X, Py_ssize_t blocks, double *sums, Fetch *f)
 {
-    for (Py_ssize_t I = 0; I < blocks; I++)
-        for (Py_ssize_t J = I; J < blocks; J++, sums += 16 * 8) {
-            const double *a = X + I * 4 * CHUNK, *b = X + J * 4 * CHUNK;
+    for (Py_ssize_t I = 0; I < blocks; I++) {
+        const double *a = X + I * 4 * CHUNK;
+        v8 t[10] = {{0}};
+        for (Py_ssize_t l = 0; l < CHUNK; l += 8) {
+            v8 x[4] = {AT(v8, a, 0, l), AT(v8, a, 1, l), AT(v8, a, 2, l), AT(v8, a, 3, l)};
+            fetch(f);
+            t[0] += x[0] * x[0], t[1] += x[0] * x[1], t[2] += x[0] * x[2], t[3] += x[0] * x[3];
+            t[4] += x[1] * x[1], t[5] += x[1] * x[2], t[6] += x[1] * x[3];
+            t[7] += x[2] * x[2], t[8] += x[2] * x[3], t[9] += x[3] * x[3];
+        }
+        for (int p = 0, k = 0; p < 4; p++)
+            for (int q = p; q < 4; q++, k++)
+                *(v8 *)(sums + 32 * p + 8 * q) += t[k];
+        sums += 16 * 8;
+        for (Py_ssize_t J = I + 1; J < blocks; J++, sums += 16 * 8) {
+            const double *b = X + J * 4 * CHUNK;
             v8 s[4][4] = {{{0}}};
             for (Py_ssize_t l = 0; l < CHUNK; l += 8) {
                 v8 y[4] = {AT(v8, b, 0, l), AT(v8, b, 1, l), AT(v8, b, 2, l), AT(v8, b, 3, l)};
@@ -138,6 +183,7 @@ WIDE static void rank_update_wide(const double *X, Py_ssize_t blocks, double *su
                 for (int q = 0; q < 4; q++)
                     *(v8 *)(sums + 32 * p + 8 * q) += s[p][q];
         }
+    }
 }
 #endif
 
@@ -273,13 +319,14 @@ static PyObject *native_gram(PyObject *self, PyObject *args)
             double *x = y + CHUNK, *sums = x + CHUNK;
             double *h = X + (m - 1) * CHUNK;
             double *A = out.buf, *o = offset.buf, gr = 0.0, rr = 0.0;
-            Py_ssize_t since = 0;
+            Py_ssize_t since = 0, calls = 2 * pairs * (CHUNK / 8);
             void (*update)(const double *, Py_ssize_t, double *, Fetch *) = rank_update;
 #ifdef WIDE
             const char *asked = getenv("HEWFL_NATIVE");
             if (has_wide_vectors() && !(asked && !strcmp(asked, "avx2")))
-                update = rank_update_wide;
+                update = rank_update_wide, calls = pairs * (CHUNK / 8);
 #endif
+            Py_ssize_t pace = fetch_pace(&rows, calls);
             for (Py_ssize_t lo = 0; lo < d; lo += CHUNK) {
                 Py_ssize_t len = d - lo < CHUNK ? d - lo : CHUNK;
                 if (len < CHUNK)
@@ -305,7 +352,7 @@ static PyObject *native_gram(PyObject *self, PyObject *args)
                 scale_by(h, slope_scale, CHUNK);
                 scale_by(r, scale, CHUNK);
                 rr += dot(r, r, CHUNK);
-                Fetch f = {.rows = &rows, .next = lo + 2 * CHUNK};
+                Fetch f = {.rows = &rows, .next = lo + 2 * CHUNK, .pace = pace};
                 update(X, blocks, sums, &f);
                 if (++since == FLUSH) {
                     flush(sums, blocks, m, A);
@@ -327,6 +374,75 @@ static PyObject *native_gram(PyObject *self, PyObject *args)
     if (!ok)
         return NULL;
     Py_RETURN_NONE;
+}
+
+/* The bits of the largest |x_i|: among doubles without a sign they are in the order of the
+ * numbers, NaN the last. Adds the squares to `square`. */
+MULTIARCH static void size_up(const double *x, Py_ssize_t n, uint64_t *far, double *square)
+{
+    uint64_t most = *far;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        union {
+            double value;
+            uint64_t bits;
+        } entry = {.value = x[i]};
+        uint64_t size = entry.bits & 0x7fffffffffffffffu;
+        most = size > most ? size : most;
+    }
+    *far = most;
+    *square += dot(x, x, n);
+}
+
+/* sampled(rows, types, d, starts, width, squares, base=None, base_type=0)
+ *
+ * Of entries s, ..., s + width - 1 of every row less the base, s each of the starts: adds the
+ * squares of row i to squares_i, and returns the largest size of an entry.
+ */
+static PyObject *native_sampled(PyObject *self, PyObject *args)
+{
+    (void)self;
+    PyObject *list;
+    Py_buffer types, starts, squares;
+    Base base = {0};
+    Py_ssize_t d, width;
+    if (!PyArg_ParseTuple(args, "Oy*ny*nw*|z*i", &list, &types, &d, &starts, &width, &squares,
+                          &base.buffer, &base.type))
+        return NULL;
+    Rows rows;
+    Py_ssize_t n = types.len, count = starts.len / 8;
+    const int64_t *from = starts.buf;
+    int valid = width >= 0 && width <= d;
+    for (Py_ssize_t k = 0; valid && k < count; k++)
+        valid = from[k] >= 0 && from[k] <= d - width;
+    if (!valid)
+        PyErr_SetString(PyExc_ValueError, "a sample is outside the rows");
+    int held = valid && fits(&squares, n, 8) && hold_base(&base, d) &&
+               hold_rows(&rows, list, types.buf, n, d);
+    union {
+        uint64_t bits;
+        double value;
+    } far = {.bits = 0};
+    if (held) {
+        Py_BEGIN_ALLOW_THREADS
+        LINED double x[CHUNK], y[CHUNK], zero[CHUNK] = {0};
+        for (Py_ssize_t k = 0; k < count; k++)
+            for (Py_ssize_t at_ = 0; at_ < width; at_ += CHUNK) {
+                Py_ssize_t len = width - at_ < CHUNK ? width - at_ : CHUNK;
+                Py_ssize_t lo = (Py_ssize_t)from[k] + at_;
+                load(base_at(&base, lo), base.type, len, zero, x);
+                for (Py_ssize_t i = 0; i < n; i++) {
+                    load(at(&rows, i, lo), rows.types[i], len, x, y);
+                    size_up(y, len, &far.bits, (double *)squares.buf + i);
+                }
+            }
+        Py_END_ALLOW_THREADS
+        drop_rows(&rows);
+    }
+    drop_base(&base);
+    PyBuffer_Release(&types);
+    PyBuffer_Release(&starts);
+    PyBuffer_Release(&squares);
+    return held ? PyFloat_FromDouble(far.value) : NULL;
 }
 
 /* shifted(rows, types, lo, count, origin, scale, stride, out): for every row i,
@@ -915,6 +1031,7 @@ static PyObject *native_window_means(PyObject *self, PyObject *args)
 
 static PyMethodDef methods[] = {
     {"gram", native_gram, METH_VARARGS, "Gram matrix and slope in one pass."},
+    {"sampled", native_sampled, METH_VARARGS, "Sizes of some entries."},
     {"shifted", native_shifted, METH_VARARGS, "Rows less one of them, in double precision."},
     {"against_sum", native_against_sum, METH_VARARGS, "Gram matrix times a vector."},
     {"combine", native_combine, METH_VARARGS, "Weighted sums in double precision."},

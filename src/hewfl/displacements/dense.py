@@ -16,7 +16,7 @@ from hewfl.core.array_types import Float64
 from hewfl.core.displacements import RoundProducts
 from hewfl.core.round import Cohort, LocalPlan, Round
 from hewfl.core.validation import Array, invalid
-from hewfl.displacements.backend import Span, as_wide, host_rows, is_host, to_host
+from hewfl.displacements.backend import CODES, Span, as_wide, host_rows, is_host, to_host
 from hewfl.displacements.gram import round_products
 from hewfl.displacements.weighted_sum import inner_with_vector, matrix_sum, weighted_sum
 
@@ -63,6 +63,12 @@ class DenseDisplacements:
 
     def spans(self) -> list[Span] | None:
         """All of the data as one span, None where the kernels cannot read it."""
+        matrix = self.data
+        if isinstance(matrix, np.ndarray) and matrix.dtype in CODES:
+            if self.d > 1 and matrix.strides[1] != matrix.itemsize:
+                return None
+            codes = bytes([CODES[matrix.dtype]]) * self.n
+            return [Span(0, self.d, list(matrix), codes, None)]
         lent = host_rows([self.row(i) for i in range(self.n)])
         return None if lent is None else [Span(0, self.d, *lent, None)]
 

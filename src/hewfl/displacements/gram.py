@@ -152,6 +152,14 @@ def sampled_sizes(data: Readable) -> tuple[float, Float64[Array, " n"]]:
     starts, width = [0], data.d
     if data.d > 2048:
         starts, width = [(data.d - 512) * k // 3 for k in range(4)], 512
+    compiled = compiled_kernels(data)
+    if compiled is not None and len(compiled[1]) == 1:
+        kernels, (span,) = compiled
+        squares = np.zeros(data.n)
+        where = data.d, np.array(starts), width, squares
+        largest = kernels.sampled(span.rows, span.codes, *where, *span.lent_base)
+        if not _exponent(largest):
+            return largest, squares
     blocks = [to_host(data.block(lo, lo + width)) for lo in starts]
     size = float(np.max([np.abs(block).max() for block in blocks]))
     if exponent := _exponent(size):
@@ -204,11 +212,18 @@ def nearer_origin(G: Float64[Array, "n n"], origin: int) -> int | None:
     lengths = np.diagonal(G)
     if len(G) < 3 or not np.isfinite(G).all():
         return None
-    rest = np.flatnonzero(np.arange(len(G)) != origin)
-    nearest = int(rest[np.argmin(lengths[rest])])
-    rest = rest[rest != nearest]
-    apart = lengths[rest] + lengths[nearest] - 2 * G[rest, nearest]
-    return nearest if np.median(apart) < OUTLYING * np.median(lengths[rest]) else None
+    others = np.arange(len(G)) != origin
+    nearest = int(np.where(others, lengths, np.inf).argmin())
+    others[nearest] = False
+    rest = lengths[others]
+    apart = rest + lengths[nearest] - 2 * G[others, nearest]
+    return nearest if _median(apart) < OUTLYING * _median(rest) else None
+
+
+def _median(values: Float64[Array, " m"]) -> float:
+    """As `np.median`, which takes longer than a sort of so few."""
+    ordered, middle = np.sort(values), len(values) // 2
+    return float(0.5 * (ordered[(len(values) - 1) // 2] + ordered[middle]))
 
 
 def slope_at(g: Any, curvature: float, r: Any) -> Any:
@@ -336,9 +351,10 @@ def _gram_compiled(
         length = span.hi - span.lo
         given = (rows, codes, length, curvature, *factors, upper, offset)
         kernels.gram(*given, *span.lent_base)
-    products = np.zeros((n + 1, n + 1))
-    places = np.array([*order[1:], n])
-    products[np.ix_(places, places)] = upper + np.triu(upper, 1).T
+    upper += np.triu(upper, 1).T
+    products, o = np.zeros((n + 1, n + 1)), origin  # without the origin's row of zeros
+    products[:o, :o], products[:o, o + 1 :] = upper[:o, :o], upper[:o, o:]
+    products[o + 1 :, :o], products[o + 1 :, o + 1 :] = upper[o:, :o], upper[o:, o:]
     return products, float(offset[0]), float(offset[1])
 
 
