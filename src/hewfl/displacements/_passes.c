@@ -187,10 +187,11 @@ WIDE static void rank_update_wide(const double *X, Py_ssize_t blocks, double *su
 }
 #endif
 
-/* A[m x m] += sums over the lanes; sums <- 0. Every FLUSH chunks: a sum of long partial sums
+/* A += sums over the lanes; sums <- 0. Every FLUSH chunks: a sum of long partial sums
  * rounds once for each of them, a single running sum would round for each chunk at the size
- * of the whole, and lose digits as d grows. */
-static void flush(double *sums, Py_ssize_t blocks, Py_ssize_t m, double *A)
+ * of the whole, and lose digits as d grows. A is symmetric, of m + 1 rows; that of the origin
+ * stays as it is. */
+static void flush(double *sums, Py_ssize_t blocks, Py_ssize_t m, Py_ssize_t origin, double *A)
 {
     for (Py_ssize_t I = 0; I < blocks; I++)
         for (Py_ssize_t J = I; J < blocks; J++)
@@ -200,8 +201,11 @@ static void flush(double *sums, Py_ssize_t blocks, Py_ssize_t m, double *A)
                     double s = ((sums[0] + sums[1]) + (sums[2] + sums[3])) +
                                ((sums[4] + sums[5]) + (sums[6] + sums[7]));
                     memset(sums, 0, 8 * sizeof(double));
-                    if (i < m && j < m && i <= j)
-                        A[i * m + j] += s;
+                    if (i < m && j < m && i <= j) {
+                        i += i >= origin, j += j >= origin;
+                        A[i * (m + 1) + j] += s;
+                        A[j * (m + 1) + i] = A[i * (m + 1) + j];
+                    }
                 }
 }
 
@@ -280,12 +284,12 @@ static const char *base_at(const Base *base, Py_ssize_t lo)
     return (const char *)base->buffer.buf + lo * SIZE[base->type];
 }
 
-/* gram(rows, types, d, curvature, scale, slope_scale, A, offset, base=None, base_type=0)
+/* gram(rows, types, d, curvature, scale, slope_scale, origin, A, offset, base=None, base_type=0)
  *
- * The first row is the origin y_0, the last the reference g; those between are columns y_i.
- * With x the base, r = y_0 - x, c_i = scale (y_i - y_0), h = slope_scale (g + curvature r),
- * adds to the upper triangle of A the inner products of c_1, ..., c_m, h, and to offset
- * (g, r) and (r, r): a vector may be given in pieces, one call for each.
+ * The last row is the reference g, those before are y_i, and y_o one of them, the origin.
+ * With x the base, r = y_o - x, c_i = scale (y_i - y_o), h = slope_scale (g + curvature r),
+ * adds to A the inner products of all c_i and h, c_o = 0, and to offset (g, r) and (r, r):
+ * a vector may be given in pieces, one call for each. A is symmetric before and after.
  */
 static PyObject *native_gram(PyObject *self, PyObject *args)
 {
@@ -293,14 +297,14 @@ static PyObject *native_gram(PyObject *self, PyObject *args)
     PyObject *list;
     Py_buffer types, out, offset;
     Base base = {0};
-    Py_ssize_t d;
+    Py_ssize_t d, origin;
     double curvature, scale, slope_scale;
-    if (!PyArg_ParseTuple(args, "Oy*ndddw*w*|z*i", &list, &types, &d, &curvature, &scale,
-                          &slope_scale, &out, &offset, &base.buffer, &base.type))
+    if (!PyArg_ParseTuple(args, "Oy*ndddnw*w*|z*i", &list, &types, &d, &curvature, &scale,
+                          &slope_scale, &origin, &out, &offset, &base.buffer, &base.type))
         return NULL;
     Rows rows;
     Py_ssize_t width = types.len - 1;
-    int held = width >= 1 && fits(&out, width * width, 8) && fits(&offset, 2, 8) &&
+    int held = origin >= 0 && origin < width && fits(&out, times(types.len, types.len, 1), 8) && fits(&offset, 2, 8) &&
                hold_base(&base, d) && hold_rows(&rows, list, types.buf, types.len, d);
     int ok = held;
     if (!held && !PyErr_Occurred())
@@ -331,11 +335,13 @@ static PyObject *native_gram(PyObject *self, PyObject *args)
                 Py_ssize_t len = d - lo < CHUNK ? d - lo : CHUNK;
                 if (len < CHUNK)
                     memset(X, 0, used);
-                load(at(&rows, 0, lo), rows.types[0], len, zero, y);
+                load(at(&rows, origin, lo), rows.types[origin], len, zero, y);
                 load(base_at(&base, lo), base.type, len, zero, x);
                 load((const char *)y, FLOAT64, len, x, r);
-                for (Py_ssize_t i = 1; i < m; i++)
-                    load(at(&rows, i, lo), rows.types[i], len, y, X + (i - 1) * CHUNK);
+                for (Py_ssize_t k = 0; k < m - 1; k++) {
+                    Py_ssize_t i = k + (k >= origin);
+                    load(at(&rows, i, lo), rows.types[i], len, y, X + k * CHUNK);
+                }
                 if (scale != 1.0)
                     scale_by(X, scale, (m - 1) * CHUNK);
                 load(at(&rows, m, lo), rows.types[m], len, zero, h);
@@ -355,11 +361,11 @@ static PyObject *native_gram(PyObject *self, PyObject *args)
                 Fetch f = {.rows = &rows, .next = lo + 2 * CHUNK, .pace = pace};
                 update(X, blocks, sums, &f);
                 if (++since == FLUSH) {
-                    flush(sums, blocks, m, A);
+                    flush(sums, blocks, m, origin, A);
                     since = 0;
                 }
             }
-            flush(sums, blocks, m, A);
+            flush(sums, blocks, m, origin, A);
             o[0] += gr, o[1] += rr;
             Py_END_ALLOW_THREADS
         } else
