@@ -38,13 +38,15 @@ def test_bad_calls_fail_instead_of_crashing() -> None:
     assert kernels is not None
     row, out = np.zeros(5), np.zeros(4)
     with pytest.raises(ValueError, match="shorter than its declared shape"):
-        kernels.gram([row, row[:4]], bytes([1, 1]), 5, 1.0, 1.0, 1.0, out, np.zeros(2))
+        kernels.gram(
+            [row, row[:4]], bytes([1, 1]), 5, 1.0, 1.0, 1.0, 0, out, np.zeros(2)
+        )
     with pytest.raises(ValueError, match="unknown type of row"):
-        kernels.gram([row, row], bytes([1, 9]), 5, 1.0, 1.0, 1.0, out, np.zeros(2))
+        kernels.gram([row, row], bytes([1, 9]), 5, 1.0, 1.0, 1.0, 0, out, np.zeros(2))
     with pytest.raises(ValueError, match="shorter than its declared shape"):
         kernels.combine([row], bytes([1]), 5, np.ones(1), np.zeros(4), 1)
     row, out, short = np.zeros(5), np.zeros(10), np.zeros(4)
-    given = ([row, row], bytes([1, 1]), 5, 1.0, 1.0, 1.0, np.zeros(1), np.zeros(2))
+    given = ([row, row], bytes([1, 1]), 5, 1.0, 1.0, 1.0, 0, np.zeros(4), np.zeros(2))
     with pytest.raises(ValueError, match="shorter than its declared shape"):
         kernels.gram(*given, short, 1)
     with pytest.raises(ValueError, match="unknown type of row"):

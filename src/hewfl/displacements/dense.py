@@ -16,7 +16,14 @@ from hewfl.core.array_types import Float64
 from hewfl.core.displacements import RoundProducts
 from hewfl.core.round import Cohort, LocalPlan, Round
 from hewfl.core.validation import Array, invalid
-from hewfl.displacements.backend import CODES, Span, as_wide, host_rows, is_host, to_host
+from hewfl.displacements.backend import (
+    CODES,
+    Span,
+    as_wide,
+    host_rows,
+    is_host,
+    to_host,
+)
 from hewfl.displacements.gram import round_products
 from hewfl.displacements.weighted_sum import inner_with_vector, matrix_sum, weighted_sum
 
