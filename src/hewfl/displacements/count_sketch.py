@@ -13,15 +13,16 @@ integer arithmetic, so that every machine has the same, in NumPy and in torch. A
 is linear. A vector of at most k entries is stored whole, but for signs: its products
 are exact.
 
-**Proof.** One row meets itself in equal columns only: these terms add up to ⟨x, y⟩. The
-error is Σ_(r<q) b_rb_q Z_rq, Z_rq = Σ_c h_(s_r + c) h_(s_q + τ) a_c with τ = c + ρ_r −
-ρ_q mod k and a_c = x_rc y_qτ + x_qτ y_rc; products of signs of different pairs of rows
-are uncorrelated, so the variance is Σ_(r<q) E Z². In Z² a product of four h has mean 1
-only where they are equal in pairs. (1) c = c′: a column meets each column of the other
-row with probability 1/k; over all r < q that is at most (‖x‖²‖y‖² + ⟨x, y⟩²)/k. (2) s_r
-− s_q = τ − c for both: each of the two values of τ − c has probability at most 1/3k, and
-the products then add up to (Σ|a_c|)² ≤ 2(‖x_r‖²‖y_q‖² + ‖x_q‖²‖y_r‖²) at most. (3) c − c′
-= ±k/2 and s_r − s_q = τ′ − c: again one value, and Σ|a_ca_c′| ≤ Σa_c². ∎
+**Proof.** One row meets itself in equal columns only: these terms add up to ⟨x, y⟩.
+The error is Σ_(r<q) b_rb_q Z_rq, Z_rq = Σ_c h_(s_r + c) h_(s_q + e) a_c with e = c +
+ρ_r − ρ_q mod k and a_c = x_rc y_qe + x_qe y_rc; products of signs of different pairs
+of rows are uncorrelated, so the variance is Σ_(r<q) E Z². In Z², a sum over pairs of
+columns c and f, a product of four h has mean 1 only where they are equal in pairs.
+First, f = c: a column meets each column of the other row with probability 1/k; over
+all r < q that is at most (‖x‖²‖y‖² + ⟨x, y⟩²)/k. Second, s_r − s_q = e − c for both:
+each of the two values of e − c has probability at most 1/3k, and the products then
+add up to at most (Σ|a_c|)² ≤ 2(‖x_r‖²‖y_q‖² + ‖x_q‖²‖y_r‖²). Third, f = c ± k/2,
+crosswise: one value of s_r − s_q again, and Σ|a_ca_f| ≤ Σa_c². ∎
 
 Without the turns all entries of one column would meet: a layer of a width that divides
 k has its outlying features there.
@@ -50,8 +51,8 @@ from hewfl.displacements.backend import (
 )
 
 _SPREAD = 4
-"""Lengths of a row in the table of signs. Two rows whose shifts differ as their turns do
-have one relative sign in all columns that meet; with many shifts such pairs are few."""
+"""Lengths of a row in the table of signs. Two rows whose shifts differ as their turns
+do have one relative sign in all columns that meet; with many shifts they are few."""
 _FLUSH = 32
 """Rows added in float32 before their sum goes into float64: rounding stays that of a
 few additions, and no row is widened."""
