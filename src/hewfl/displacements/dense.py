@@ -25,7 +25,7 @@ from hewfl.displacements.backend import (
     to_host,
 )
 from hewfl.displacements.gram import round_products
-from hewfl.displacements.weighted_sum import inner_with_vector, matrix_sum, weighted_sum
+from hewfl.displacements.weighted_sum import inner_with_vector, weighted_sum
 
 _HOST_BLOCK = 2**18
 _DEVICE_BLOCK = 2**24
@@ -113,8 +113,8 @@ class DenseDisplacements:
 
     def combine(self, weights: Float64[Array, " n"]) -> Any:
         """Σ_i w_iΔ_i in float64 and in client order."""
-        if isinstance(self.data, np.ndarray):
-            return matrix_sum(self.data, weights)
+        if isinstance(self.data, np.ndarray) and self.data.dtype == np.float64:
+            return np.asarray(weights @ self.data)
         return weighted_sum(self, weights)
 
     def blocks(self) -> Iterator[Float64[Array, "n k"]]:

@@ -19,6 +19,7 @@ from hewfl.core.displacements import (
     Distorted,
     LinearCombination,
     RoundProducts,
+    StoredBlocks,
 )
 from hewfl.core.validation import Array, PerClient
 
@@ -63,6 +64,14 @@ class MappedDisplacements:
         """A times columns of Δ."""
         for block in self.base.blocks():
             yield self.map @ block
+
+    def stored_blocks(self) -> Iterator[NDArray[Any]]:
+        """A times columns of Δ, in float32 where Δ is stored so."""
+        if not isinstance(self.base, StoredBlocks):
+            yield from self.blocks()
+            return
+        for block in self.base.stored_blocks():
+            yield self.map.astype(block.dtype, copy=False) @ block
 
     def column_chunks(self) -> Iterator[tuple[slice, "MappedDisplacements"]]:
         """Ranges of entries, each with its part of the vectors."""

@@ -3,7 +3,6 @@
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hewfl.core.array_types import Float64
 from hewfl.core.displacements import LinearCombination
@@ -20,11 +19,6 @@ from hewfl.displacements.backend import (
     host_rows,
     to_host,
 )
-
-_CACHE = 2**16
-"""Numbers of float64 that are summed before the next are widened."""
-_SHORTEST = 256
-"""Columns of a block at least: of fewer, most of what is fetched is not used."""
 
 
 def weighted_sum(
@@ -68,24 +62,6 @@ def weighted_sum(
         if into is not here:
             here[...] = into
     return data.xp.asarray(out)
-
-
-def matrix_sum(matrix: NDArray[Any], w: Float64[Array, " n"]) -> Float64[Array, " d"]:
-    """Σ_i w_iΔ_i in float64 by BLAS, for the matrix of a simulation; all is read.
-
-    Widening all of a float32 matrix would write n·d numbers to memory: a block that
-    stays in cache costs no more than reading the data.
-    """
-    if matrix.dtype == np.float64:
-        return np.asarray(w @ matrix)
-    n, d = matrix.shape
-    total, height = np.zeros(d), min(n, _CACHE // _SHORTEST)
-    width = _CACHE // height
-    for top in range(0, n, height):
-        rows, weights = matrix[top : top + height], w[top : top + height]
-        for lo in range(0, d, width):
-            total[lo : lo + width] += weights @ rows[:, lo : lo + width].astype(float)
-    return total
 
 
 def _portable_sum(data: Readable, w: Float64[Array, "... n"], kind: Any) -> Any:
