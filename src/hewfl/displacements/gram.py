@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from hewfl.core.array_types import Float64
 from hewfl.core.displacements import LinearCombination, RoundProducts
+from hewfl.core.median import median
 from hewfl.core.validation import Array, invalid
 from hewfl.displacements.backend import (
     ZEROS,
@@ -217,13 +218,7 @@ def nearer_origin(G: Float64[Array, "n n"], origin: int) -> int | None:
     others[nearest] = False
     rest = lengths[others]
     apart = rest + lengths[nearest] - 2 * G[others, nearest]
-    return nearest if _median(apart) < OUTLYING * _median(rest) else None
-
-
-def _median(values: Float64[Array, " m"]) -> float:
-    """As `np.median`, which takes longer than a sort of so few."""
-    ordered, middle = np.sort(values), len(values) // 2
-    return float(0.5 * (ordered[(len(values) - 1) // 2] + ordered[middle]))
+    return nearest if median(apart) < OUTLYING * median(rest) else None
 
 
 def slope_at(g: Any, curvature: float, r: Any) -> Any:

@@ -19,7 +19,6 @@ from hewfl.core.displacements import (
     Distorted,
     LinearCombination,
     RoundProducts,
-    StoredBlocks,
 )
 from hewfl.core.validation import Array, PerClient
 
@@ -67,7 +66,7 @@ class MappedDisplacements:
 
     def stored_blocks(self) -> Iterator[NDArray[Any]]:
         """A times columns of Δ, in float32 where Δ is stored so."""
-        if not isinstance(self.base, StoredBlocks):
+        if not hasattr(self.base, "stored_blocks"):
             yield from self.blocks()
             return
         for block in self.base.stored_blocks():
