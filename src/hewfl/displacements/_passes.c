@@ -234,6 +234,14 @@ static int hold_rows(Rows *rows, PyObject *list, const char *types, Py_ssize_t c
         drop_rows(rows);
         return 0;
     }
+    int is_bounded = d <= 0; /* rows of zeros alone would be read for ever where d is damaged */
+    for (Py_ssize_t i = 0; i < count; i++)
+        is_bounded |= types[i] != ZEROS;
+    if (!is_bounded) {
+        PyErr_SetString(PyExc_ValueError, "no row is stored");
+        drop_rows(rows);
+        return 0;
+    }
     for (Py_ssize_t i = 0; i < count; i++) {
         PyObject *row = PySequence_GetItem(list, i);
         int failed = !row || PyObject_GetBuffer(row, &rows->buffers[i], PyBUF_SIMPLE) < 0;
