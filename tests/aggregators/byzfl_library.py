@@ -1,4 +1,8 @@
-"""The aggregators of ByzFL, without its benchmarks, which import torchvision."""
+"""Parts of ByzFL without its benchmarks, which import torchvision and seaborn.
+
+ByzFL's own `__init__` imports all of it. Here an empty package takes its place in
+`sys.modules`, so whoever needs a part of ByzFL must ask for it here.
+"""
 
 import importlib
 import importlib.util
@@ -7,13 +11,13 @@ from types import ModuleType
 from typing import Any
 
 
-def load_byzfl() -> Any:
-    """`byzfl.aggregators`; None where byzfl is not installed."""
-    spec = importlib.util.find_spec("byzfl")
-    if spec is None or spec.submodule_search_locations is None:
-        return None
-    if "byzfl" not in sys.modules:  # its own __init__ would import all of it
+def load_byzfl(part: str = "aggregators") -> Any:
+    """A package of ByzFL, such as `byzfl.attacks`; None if ByzFL is not installed."""
+    if "byzfl" not in sys.modules:
+        spec = importlib.util.find_spec("byzfl")
+        if spec is None or spec.submodule_search_locations is None:
+            return None
         package = ModuleType("byzfl")
         package.__path__ = list(spec.submodule_search_locations)
         sys.modules["byzfl"] = package
-    return importlib.import_module("byzfl.aggregators")
+    return importlib.import_module(f"byzfl.{part}")

@@ -320,7 +320,7 @@ def test_the_interval_from_sketches_covers_what_it_states(
         errors.append(result.kappa / true.kappa)
     assert misses <= 0.05 * trials
     assert max(errors) > 1 > min(errors)  # it is an estimate
-    epsilon = np.sqrt(n * (n + 1) / (0.05 * size))
+    epsilon = np.sqrt(n * (5 * n + 4) / (3 * 0.05 * size))
     assert np.isfinite(result.upper) == (epsilon < 1)
     if epsilon < 1:
         factor = (1 + epsilon) / (1 - epsilon)

@@ -10,8 +10,11 @@ import torch
 from hewfl.core.displacements import Displacements, LinearCombination
 from hewfl.core.round import Cohort, LocalPlan
 from hewfl.displacements.chunked import ChunkedDisplacements
+from hewfl.displacements.count_sketch import CountSketch
 from hewfl.displacements.dense import as_dense, matrix_round
+from hewfl.displacements.estimated_products import EstimatedProducts
 from hewfl.displacements.gram import sampled_sizes
+from hewfl.displacements.mapped import MappedDisplacements
 from hewfl.errors import InvalidInputError
 
 pytestmark = pytest.mark.usefixtures("path")
@@ -148,3 +151,23 @@ def test_a_rule_cannot_change_the_updates() -> None:
         with pytest.raises(ValueError, match="read-only"):
             np.multiply(array, 2, out=array)
     data *= 2  # its owner still can
+
+
+@pytest.mark.parametrize("base", ["float32", "float64", "sketched"])
+def test_mapped_columns_have_the_precision_of_the_data(
+    base: str, rng: np.random.Generator
+) -> None:
+    """Coordinate-wise rules compare numbers of float32 where updates are such."""
+    kind = "float64" if base == "float64" else "float32"
+    rows = rng.standard_normal((5, 70_001)).astype(kind)
+    data: Any = as_dense("displacements", rows)
+    if base == "sketched":  # it has no stored blocks
+        data = EstimatedProducts(data, CountSketch(64))
+    A = rng.uniform(size=(4, 5))
+    blocks = [*MappedDisplacements(data, A).stored_blocks()]
+    narrow = base == "float32"
+    assert {block.dtype.name for block in blocks} == {
+        "float32" if narrow else "float64"
+    }
+    near = 1e-5 if narrow else 1e-13
+    np.testing.assert_allclose(np.hstack(blocks), A @ rows.astype(float), atol=near)

@@ -38,13 +38,15 @@ def test_bad_calls_fail_instead_of_crashing() -> None:
     assert kernels is not None
     row, out = np.zeros(5), np.zeros(4)
     with pytest.raises(ValueError, match="shorter than its declared shape"):
-        kernels.gram([row, row[:4]], bytes([1, 1]), 5, 1.0, 1.0, 1.0, out, np.zeros(2))
+        kernels.gram(
+            [row, row[:4]], bytes([1, 1]), 5, 1.0, 1.0, 1.0, 0, out, np.zeros(2)
+        )
     with pytest.raises(ValueError, match="unknown type of row"):
-        kernels.gram([row, row], bytes([1, 9]), 5, 1.0, 1.0, 1.0, out, np.zeros(2))
+        kernels.gram([row, row], bytes([1, 9]), 5, 1.0, 1.0, 1.0, 0, out, np.zeros(2))
     with pytest.raises(ValueError, match="shorter than its declared shape"):
         kernels.combine([row], bytes([1]), 5, np.ones(1), np.zeros(4), 1)
     row, out, short = np.zeros(5), np.zeros(10), np.zeros(4)
-    given = ([row, row], bytes([1, 1]), 5, 1.0, 1.0, 1.0, np.zeros(1), np.zeros(2))
+    given = ([row, row], bytes([1, 1]), 5, 1.0, 1.0, 1.0, 0, np.zeros(4), np.zeros(2))
     with pytest.raises(ValueError, match="shorter than its declared shape"):
         kernels.gram(*given, short, 1)
     with pytest.raises(ValueError, match="unknown type of row"):
@@ -62,6 +64,20 @@ def test_bad_calls_fail_instead_of_crashing() -> None:
     for lo, count, origin, stride in [(-1, 2, 0, 5), (0, 5, 2, 5), (0, 5, 0, 4)]:
         with pytest.raises(ValueError, match="outside the rows"):
             kernels.shifted([row, row], b"\1\1", lo, count, origin, 1.0, stride, out)
+    none = np.zeros(0)
+    for rows, kinds in [([], b""), ([none], b"\3")]:  # nothing bounds their length
+        with pytest.raises(ValueError, match="no row is stored"):
+            kernels.slopes(rows, kinds, 2**40, row, None, out, None, 3, 1.0)
+        with pytest.raises(ValueError, match="no row is stored"):
+            kernels.against_sum(rows, kinds, 2**40, row, out)
+    with pytest.raises(ValueError, match="outside the rows"):
+        kernels.sampled([row], b"\1", 5, np.array([3]), 3, out)
+    places = np.zeros(1, dtype=np.int64)
+    for turn, length in [(5, 20), (-1, 20), (0, 4)]:
+        table = np.ones(length, dtype=np.float32)
+        given = places, places, places + turn, table, out
+        with pytest.raises(ValueError, match="a shift is outside"):
+            kernels.sketches([row], b"\1", 5, 0, 5, *given)
     rate = np.ones(2)
     for rates, server, variates in [
         (rate[:1], row, [row, row]),

@@ -31,11 +31,14 @@ from hewfl import (
     simulate,
     solve_simplex_qp,
 )
-from hewfl.aggregators import TrimmedMean
+from hewfl.aggregators import GeometricMedian, TrimmedMean
 from hewfl.core import native
+from hewfl.core.displacements import LinearCombination
 from hewfl.displacements.chunked import ChunkedDisplacements
 from hewfl.displacements.count_sketch import CountSketch
-from hewfl.displacements.weighted_sum import inner_with_sum
+from hewfl.displacements.dense import as_dense
+from hewfl.displacements.gram import sampled_sizes
+from hewfl.displacements.weighted_sum import inner_with_sum, slopes_at
 from hewfl.problems import softmax_from_arrays
 from hewfl.problems.softmax import kernel as softmax_kernel
 
@@ -113,7 +116,17 @@ def draw_calls(rng: np.random.Generator) -> None:
     for weights in (None, np.ones(2)):
         inner_with_sum(moved, weights)
     rows = np.round(rng.standard_normal((int(rng.integers(1, 9)), len(vector))), 1)
-    TrimmedMean()(rows.astype(dtype))
+    rows = rows.astype(dtype)
+    TrimmedMean()(rows)
+    GeometricMedian()(rows)
+    sketch = CountSketch(64, int(rng.integers(9)))
+    sketch.of_all(as_dense("rows", rows))
+    sketch.of_all(moved)
+    references: list[Any] = [None, rows[0], LinearCombination(np.ones(len(rows)))]
+    for reference in references:
+        slopes_at(as_dense("rows", rows), np.ones(len(rows)), reference, 2.0)
+    slopes_at(moved, np.ones(2), None, 1.0)
+    sampled_sizes(as_dense("rows", rows))
 
 
 def damaged(rng: np.random.Generator, given: tuple[Any, ...]) -> tuple[Any, ...]:

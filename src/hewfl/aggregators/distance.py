@@ -11,6 +11,7 @@ from hewfl.aggregators.averaging import client_shares, weighting_needs
 from hewfl.core.algorithm import Need
 from hewfl.core.array_types import Float64
 from hewfl.core.displacements import Displacements, Products
+from hewfl.core.median import median
 from hewfl.core.native import SOLVER, library
 from hewfl.core.round import Decision, Round
 from hewfl.core.validation import Array, Count, Faulty, PerClient, Positive, Share
@@ -82,7 +83,7 @@ ROUNDING = 1e-14
 
 def distance_error(gram: Float64[Array, "n n"]) -> float:
     """What a sum of squared distances may be off by rounding, at most."""
-    return ROUNDING * len(gram) * float(np.median(np.diagonal(gram)))
+    return ROUNDING * len(gram) * median(np.diagonal(gram))
 
 
 def lowest(
@@ -425,7 +426,7 @@ class CenteredClipping(Aggregator):
         a[-1] = 1.0  # v = a_{n+1} v_0 + Σ a_iΔ_i, and a sums to one
         for _ in range(self.iterations):
             far = np.sqrt(sq_distances_to(K, a))[:-1]
-            tau = self.radius * float(np.median(far)) if self.relative else length
+            tau = self.radius * median(far) if self.relative else length
             share = np.minimum(
                 1.0, np.divide(tau, far, out=np.ones_like(far), where=far > 0)
             )

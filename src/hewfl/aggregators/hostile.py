@@ -21,6 +21,7 @@ from hewfl.aggregators.distance import (
 from hewfl.aggregators.preaggregation import PreAggregation, median_length
 from hewfl.core.algorithm import Need
 from hewfl.core.array_types import Float64, Int64
+from hewfl.core.median import median
 from hewfl.core.round import Decision, Round
 from hewfl.core.validation import Array, BelowOne, Ints, PerClient, invalid
 from hewfl.solver.simplex import solve_simplex_qp
@@ -213,7 +214,7 @@ def root_trust(
     positive = cosines[cosines > 0]
     if len(positive) == 0:
         return np.where(steepness > 0, 0.0, 1.0)
-    usual = float(np.median(positive))
+    usual = median(positive)
     trust = np.minimum(cosines / (FULL * usual), 1 + recent / usual)
     return np.where(steepness > 0, np.clip(trust, 0.0, 1.0), 1.0)  # 1: never judged
 

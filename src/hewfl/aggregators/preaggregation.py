@@ -23,6 +23,7 @@ from hewfl.aggregators.distance import (
 )
 from hewfl.core.algorithm import Informed, Need, Truth
 from hewfl.core.array_types import Float64
+from hewfl.core.median import median
 from hewfl.core.round import Cohort, Decision, LocalPlan, Round
 from hewfl.core.validation import (
     Array,
@@ -129,7 +130,7 @@ class Memory(PreAggregation):
 def median_length(lengths: PerClient) -> float:
     """Of the clients that moved; 1 where none did."""
     moved = lengths[lengths > 0]
-    return float(np.median(moved)) if len(moved) else 1.0
+    return median(moved) if len(moved) else 1.0
 
 
 @final
@@ -290,7 +291,7 @@ class SoftMix(PreAggregation):
         clipped = MappedDisplacements(round_.displacements, np.diag(s))
         apart = sq_distances(clipped.products().gram)
         pairs = apart[np.triu_indices(len(apart), 1)]
-        scale = float(np.median(pairs)) if len(pairs) else 0.0
+        scale = median(pairs) if len(pairs) else 0.0
         # over the median first: both may be near the least number there is
         M = np.exp(-(apart / scale)) if scale > 0 else (apart == 0).astype(np.float64)
         return np.asarray(M / M.sum(axis=1, keepdims=True) * s)

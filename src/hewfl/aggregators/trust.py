@@ -16,6 +16,7 @@ from hewfl.aggregators.distance import (
 )
 from hewfl.core.algorithm import Need
 from hewfl.core.array_types import Float64, Int64
+from hewfl.core.median import median
 from hewfl.core.round import Decision, Round
 from hewfl.core.validation import Array, BelowOne, Ints, PerClient, Positive
 
@@ -108,9 +109,9 @@ class Trust(Aggregator):
                 _replaced(state.apart, i, e), _replaced(state.rounds, i, k + 1)
             )
             e = np.where(a > MAX_DISTANCE_RATIO, np.maximum(e, a), e)
-        middle = float(np.median(e))
+        middle = median(e)
         e = np.maximum(e, NEAREST * middle) / middle if middle > 0 else np.ones(len(e))
-        usual = np.exp(self.threshold * float(np.median(np.abs(np.log(e)))))
+        usual = np.exp(self.threshold * median(np.abs(np.log(e))))
         weights = np.sqrt(H / e) * np.minimum(1.0, usual / e) ** 3
         weights = np.minimum(weights, np.sort(weights)[(len(e) - 1) // 2])
         doubted = int((e > usual).sum())
@@ -134,7 +135,7 @@ def relative_distances(
     c, _ = weiszfeld(gram, np.full(n, 1 / n), nu, STEPS)
     scaled = horizons * sq_distances_to(gram, c / c.sum())
     # where most displacements are one point, the median distance is rounding
-    return np.asarray(scaled / max(float(np.median(scaled)), RESOLVED * farthest))
+    return np.asarray(scaled / max(median(scaled), RESOLVED * farthest))
 
 
 def _replaced(

@@ -60,23 +60,38 @@ MULTIARCH static void load(const char *row, int type, Py_ssize_t n, const double
             out[i] = 0.0 - r[i];
 }
 
-/* Fetches a later chunk of the data, one line a call: reading hides behind arithmetic. */
+/* Fetches a later chunk of the data, at an even pace: reading hides behind arithmetic, and bursts
+ * would wait for each other. `pace` is lines a call, in units of 1/256. */
 typedef struct {
     const Rows *rows;
-    Py_ssize_t next, row;
+    Py_ssize_t next, row, pace, due;
     const char *line, *end;
 } Fetch;
 
 static inline void fetch(Fetch *f)
 {
-    if (f->line < f->end) {
-        __builtin_prefetch(f->line, 0, 2);
-        f->line += 64;
-    } else if (f->row < f->rows->n) {
-        f->line = at(f->rows, f->row, f->next);
-        f->end = f->line + CHUNK * SIZE[f->rows->types[f->row]];
-        f->row++;
+    for (f->due += f->pace; f->due >= 256; f->due -= 256) {
+        if (f->line >= f->end) {
+            if (f->row >= f->rows->n)
+                return;
+            f->line = at(f->rows, f->row, f->next);
+            f->end = f->line + CHUNK * SIZE[f->rows->types[f->row]];
+            f->row++;
+        }
+        if (f->line < f->end) { /* a row of zeros has no lines */
+            __builtin_prefetch(f->line, 0, 2);
+            f->line += 64;
+        }
     }
+}
+
+/* The pace at which all lines of a chunk are fetched in `calls` calls. */
+static Py_ssize_t fetch_pace(const Rows *rows, Py_ssize_t calls)
+{
+    Py_ssize_t bytes = 0;
+    for (Py_ssize_t i = 0; i < rows->n; i++)
+        bytes += CHUNK * SIZE[rows->types[i]];
+    return (bytes * 4 + calls - 1) / calls;
 }
 
 #define AT(type, X, row, l) (*(const type *)((X) + (row) * CHUNK + (l)))
@@ -88,9 +103,25 @@ static inline void fetch(Fetch *f)
  * the last column at all eight. Both versions add up a lane in the same order. */
 MULTIARCH static void rank_update(const double *X, Py_ssize_t blocks, double *sums, Fetch *f)
 {
-    for (Py_ssize_t I = 0; I < blocks; I++)
-        for (Py_ssize_t J = I; J < blocks; J++, sums += 16 * 8) {
-            const double *a = X + I * 4 * CHUNK, *b = X + J * 4 * CHUNK;
+    for (Py_ssize_t I = 0; I < blocks; I++) {
+        const double *a = X + I * 4 * CHUNK;
+        for (int lane = 0; lane < 8; lane += 4) {
+            v4 t[10] = {{0}};
+            for (Py_ssize_t l = lane; l < CHUNK; l += 8) {
+                v4 x[4] = {AT(v4, a, 0, l), AT(v4, a, 1, l), AT(v4, a, 2, l), AT(v4, a, 3, l)};
+                fetch(f);
+                t[0] += x[0] * x[0], t[1] += x[0] * x[1], t[2] += x[0] * x[2];
+                t[3] += x[0] * x[3], t[4] += x[1] * x[1], t[5] += x[1] * x[2];
+                t[6] += x[1] * x[3], t[7] += x[2] * x[2], t[8] += x[2] * x[3];
+                t[9] += x[3] * x[3];
+            }
+            for (int p = 0, k = 0; p < 4; p++)
+                for (int q = p; q < 4; q++, k++)
+                    *(v4 *)(sums + 32 * p + 8 * q + lane) += t[k];
+        }
+        sums += 16 * 8;
+        for (Py_ssize_t J = I + 1; J < blocks; J++, sums += 16 * 8) {
+            const double *b = X + J * 4 * CHUNK;
             for (int lane = 0; lane < 8; lane += 4) {
                 v4 s[4][3] = {{{0}}};
                 for (Py_ssize_t l = lane; l < CHUNK; l += 8) {
@@ -115,15 +146,29 @@ MULTIARCH static void rank_update(const double *X, Py_ssize_t blocks, double *su
                 for (int half = 0; half < 2; half++)
                     *(v4 *)(sums + 32 * p + 24 + 4 * half) += s[p][half];
         }
+    }
 }
 
 #ifdef WIDE
-/* AVX-512 has 32 registers: sixteen sums of eight lanes. */
+/* AVX-512 has 32 registers: sixteen sums of eight lanes, ten on the diagonal. */
 WIDE static void rank_update_wide(const double *X, Py_ssize_t blocks, double *sums, Fetch *f)
 {
-    for (Py_ssize_t I = 0; I < blocks; I++)
-        for (Py_ssize_t J = I; J < blocks; J++, sums += 16 * 8) {
-            const double *a = X + I * 4 * CHUNK, *b = X + J * 4 * CHUNK;
+    for (Py_ssize_t I = 0; I < blocks; I++) {
+        const double *a = X + I * 4 * CHUNK;
+        v8 t[10] = {{0}};
+        for (Py_ssize_t l = 0; l < CHUNK; l += 8) {
+            v8 x[4] = {AT(v8, a, 0, l), AT(v8, a, 1, l), AT(v8, a, 2, l), AT(v8, a, 3, l)};
+            fetch(f);
+            t[0] += x[0] * x[0], t[1] += x[0] * x[1], t[2] += x[0] * x[2], t[3] += x[0] * x[3];
+            t[4] += x[1] * x[1], t[5] += x[1] * x[2], t[6] += x[1] * x[3];
+            t[7] += x[2] * x[2], t[8] += x[2] * x[3], t[9] += x[3] * x[3];
+        }
+        for (int p = 0, k = 0; p < 4; p++)
+            for (int q = p; q < 4; q++, k++)
+                *(v8 *)(sums + 32 * p + 8 * q) += t[k];
+        sums += 16 * 8;
+        for (Py_ssize_t J = I + 1; J < blocks; J++, sums += 16 * 8) {
+            const double *b = X + J * 4 * CHUNK;
             v8 s[4][4] = {{{0}}};
             for (Py_ssize_t l = 0; l < CHUNK; l += 8) {
                 v8 y[4] = {AT(v8, b, 0, l), AT(v8, b, 1, l), AT(v8, b, 2, l), AT(v8, b, 3, l)};
@@ -138,13 +183,15 @@ WIDE static void rank_update_wide(const double *X, Py_ssize_t blocks, double *su
                 for (int q = 0; q < 4; q++)
                     *(v8 *)(sums + 32 * p + 8 * q) += s[p][q];
         }
+    }
 }
 #endif
 
-/* A[m x m] += sums over the lanes; sums <- 0. Every FLUSH chunks: a sum of long partial sums
+/* A += sums over the lanes; sums <- 0. Every FLUSH chunks: a sum of long partial sums
  * rounds once for each of them, a single running sum would round for each chunk at the size
- * of the whole, and lose digits as d grows. */
-static void flush(double *sums, Py_ssize_t blocks, Py_ssize_t m, double *A)
+ * of the whole, and lose digits as d grows. A is symmetric, of m + 1 rows; that of the origin
+ * stays as it is. */
+static void flush(double *sums, Py_ssize_t blocks, Py_ssize_t m, Py_ssize_t origin, double *A)
 {
     for (Py_ssize_t I = 0; I < blocks; I++)
         for (Py_ssize_t J = I; J < blocks; J++)
@@ -154,8 +201,11 @@ static void flush(double *sums, Py_ssize_t blocks, Py_ssize_t m, double *A)
                     double s = ((sums[0] + sums[1]) + (sums[2] + sums[3])) +
                                ((sums[4] + sums[5]) + (sums[6] + sums[7]));
                     memset(sums, 0, 8 * sizeof(double));
-                    if (i < m && j < m && i <= j)
-                        A[i * m + j] += s;
+                    if (i < m && j < m && i <= j) {
+                        i += i >= origin, j += j >= origin;
+                        A[i * (m + 1) + j] += s;
+                        A[j * (m + 1) + i] = A[i * (m + 1) + j];
+                    }
                 }
 }
 
@@ -181,6 +231,14 @@ static int hold_rows(Rows *rows, PyObject *list, const char *types, Py_ssize_t c
     rows->types = malloc((size_t)count * sizeof(int) + 1);
     if (!rows->buffers || !rows->types) {
         PyErr_NoMemory();
+        drop_rows(rows);
+        return 0;
+    }
+    int is_bounded = d <= 0; /* rows of zeros alone would be read for ever where d is damaged */
+    for (Py_ssize_t i = 0; i < count; i++)
+        is_bounded |= types[i] != ZEROS;
+    if (!is_bounded) {
+        PyErr_SetString(PyExc_ValueError, "no row is stored");
         drop_rows(rows);
         return 0;
     }
@@ -234,12 +292,12 @@ static const char *base_at(const Base *base, Py_ssize_t lo)
     return (const char *)base->buffer.buf + lo * SIZE[base->type];
 }
 
-/* gram(rows, types, d, curvature, scale, slope_scale, A, offset, base=None, base_type=0)
+/* gram(rows, types, d, curvature, scale, slope_scale, origin, A, offset, base=None, base_type=0)
  *
- * The first row is the origin y_0, the last the reference g; those between are columns y_i.
- * With x the base, r = y_0 - x, c_i = scale (y_i - y_0), h = slope_scale (g + curvature r),
- * adds to the upper triangle of A the inner products of c_1, ..., c_m, h, and to offset
- * (g, r) and (r, r): a vector may be given in pieces, one call for each.
+ * The last row is the reference g, those before are y_i, and y_o one of them, the origin.
+ * With x the base, r = y_o - x, c_i = scale (y_i - y_o), h = slope_scale (g + curvature r),
+ * adds to A the inner products of all c_i and h, c_o = 0, and to offset (g, r) and (r, r):
+ * a vector may be given in pieces, one call for each. A is symmetric before and after.
  */
 static PyObject *native_gram(PyObject *self, PyObject *args)
 {
@@ -247,14 +305,14 @@ static PyObject *native_gram(PyObject *self, PyObject *args)
     PyObject *list;
     Py_buffer types, out, offset;
     Base base = {0};
-    Py_ssize_t d;
+    Py_ssize_t d, origin;
     double curvature, scale, slope_scale;
-    if (!PyArg_ParseTuple(args, "Oy*ndddw*w*|z*i", &list, &types, &d, &curvature, &scale,
-                          &slope_scale, &out, &offset, &base.buffer, &base.type))
+    if (!PyArg_ParseTuple(args, "Oy*ndddnw*w*|z*i", &list, &types, &d, &curvature, &scale,
+                          &slope_scale, &origin, &out, &offset, &base.buffer, &base.type))
         return NULL;
     Rows rows;
     Py_ssize_t width = types.len - 1;
-    int held = width >= 1 && fits(&out, width * width, 8) && fits(&offset, 2, 8) &&
+    int held = origin >= 0 && origin < width && fits(&out, times(types.len, types.len, 1), 8) && fits(&offset, 2, 8) &&
                hold_base(&base, d) && hold_rows(&rows, list, types.buf, types.len, d);
     int ok = held;
     if (!held && !PyErr_Occurred())
@@ -273,22 +331,25 @@ static PyObject *native_gram(PyObject *self, PyObject *args)
             double *x = y + CHUNK, *sums = x + CHUNK;
             double *h = X + (m - 1) * CHUNK;
             double *A = out.buf, *o = offset.buf, gr = 0.0, rr = 0.0;
-            Py_ssize_t since = 0;
+            Py_ssize_t since = 0, calls = 2 * pairs * (CHUNK / 8);
             void (*update)(const double *, Py_ssize_t, double *, Fetch *) = rank_update;
 #ifdef WIDE
             const char *asked = getenv("HEWFL_NATIVE");
             if (has_wide_vectors() && !(asked && !strcmp(asked, "avx2")))
-                update = rank_update_wide;
+                update = rank_update_wide, calls = pairs * (CHUNK / 8);
 #endif
+            Py_ssize_t pace = fetch_pace(&rows, calls);
             for (Py_ssize_t lo = 0; lo < d; lo += CHUNK) {
                 Py_ssize_t len = d - lo < CHUNK ? d - lo : CHUNK;
                 if (len < CHUNK)
                     memset(X, 0, used);
-                load(at(&rows, 0, lo), rows.types[0], len, zero, y);
+                load(at(&rows, origin, lo), rows.types[origin], len, zero, y);
                 load(base_at(&base, lo), base.type, len, zero, x);
                 load((const char *)y, FLOAT64, len, x, r);
-                for (Py_ssize_t i = 1; i < m; i++)
-                    load(at(&rows, i, lo), rows.types[i], len, y, X + (i - 1) * CHUNK);
+                for (Py_ssize_t k = 0; k < m - 1; k++) {
+                    Py_ssize_t i = k + (k >= origin);
+                    load(at(&rows, i, lo), rows.types[i], len, y, X + k * CHUNK);
+                }
                 if (scale != 1.0)
                     scale_by(X, scale, (m - 1) * CHUNK);
                 load(at(&rows, m, lo), rows.types[m], len, zero, h);
@@ -305,14 +366,14 @@ static PyObject *native_gram(PyObject *self, PyObject *args)
                 scale_by(h, slope_scale, CHUNK);
                 scale_by(r, scale, CHUNK);
                 rr += dot(r, r, CHUNK);
-                Fetch f = {.rows = &rows, .next = lo + 2 * CHUNK};
+                Fetch f = {.rows = &rows, .next = lo + 2 * CHUNK, .pace = pace};
                 update(X, blocks, sums, &f);
                 if (++since == FLUSH) {
-                    flush(sums, blocks, m, A);
+                    flush(sums, blocks, m, origin, A);
                     since = 0;
                 }
             }
-            flush(sums, blocks, m, A);
+            flush(sums, blocks, m, origin, A);
             o[0] += gr, o[1] += rr;
             Py_END_ALLOW_THREADS
         } else
@@ -327,6 +388,75 @@ static PyObject *native_gram(PyObject *self, PyObject *args)
     if (!ok)
         return NULL;
     Py_RETURN_NONE;
+}
+
+/* The bits of the largest |x_i|: among doubles without a sign they are in the order of the
+ * numbers, NaN the last. Adds the squares to `square`. */
+MULTIARCH static void size_up(const double *x, Py_ssize_t n, uint64_t *far, double *square)
+{
+    uint64_t most = *far;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        union {
+            double value;
+            uint64_t bits;
+        } entry = {.value = x[i]};
+        uint64_t size = entry.bits & 0x7fffffffffffffffu;
+        most = size > most ? size : most;
+    }
+    *far = most;
+    *square += dot(x, x, n);
+}
+
+/* sampled(rows, types, d, starts, width, squares, base=None, base_type=0)
+ *
+ * Of entries s, ..., s + width - 1 of every row less the base, s each of the starts: adds the
+ * squares of row i to squares_i, and returns the largest size of an entry.
+ */
+static PyObject *native_sampled(PyObject *self, PyObject *args)
+{
+    (void)self;
+    PyObject *list;
+    Py_buffer types, starts, squares;
+    Base base = {0};
+    Py_ssize_t d, width;
+    if (!PyArg_ParseTuple(args, "Oy*ny*nw*|z*i", &list, &types, &d, &starts, &width, &squares,
+                          &base.buffer, &base.type))
+        return NULL;
+    Rows rows;
+    Py_ssize_t n = types.len, count = starts.len / 8;
+    const int64_t *from = starts.buf;
+    int valid = width >= 0 && width <= d;
+    for (Py_ssize_t k = 0; valid && k < count; k++)
+        valid = from[k] >= 0 && from[k] <= d - width;
+    if (!valid)
+        PyErr_SetString(PyExc_ValueError, "a sample is outside the rows");
+    int held = valid && fits(&squares, n, 8) && hold_base(&base, d) &&
+               hold_rows(&rows, list, types.buf, n, d);
+    union {
+        uint64_t bits;
+        double value;
+    } far = {.bits = 0};
+    if (held) {
+        Py_BEGIN_ALLOW_THREADS
+        LINED double x[CHUNK], y[CHUNK], zero[CHUNK] = {0};
+        for (Py_ssize_t k = 0; k < count; k++)
+            for (Py_ssize_t at_ = 0; at_ < width; at_ += CHUNK) {
+                Py_ssize_t len = width - at_ < CHUNK ? width - at_ : CHUNK;
+                Py_ssize_t lo = (Py_ssize_t)from[k] + at_;
+                load(base_at(&base, lo), base.type, len, zero, x);
+                for (Py_ssize_t i = 0; i < n; i++) {
+                    load(at(&rows, i, lo), rows.types[i], len, x, y);
+                    size_up(y, len, &far.bits, (double *)squares.buf + i);
+                }
+            }
+        Py_END_ALLOW_THREADS
+        drop_rows(&rows);
+    }
+    drop_base(&base);
+    PyBuffer_Release(&types);
+    PyBuffer_Release(&starts);
+    PyBuffer_Release(&squares);
+    return held ? PyFloat_FromDouble(far.value) : NULL;
 }
 
 /* shifted(rows, types, lo, count, origin, scale, stride, out): for every row i,
@@ -538,6 +668,135 @@ static PyObject *native_against_sum(PyObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
+typedef float v8f __attribute__((vector_size(32), aligned(4), may_alias));
+#define FLOATS(p) (*(const v8f *)(p))
+typedef float v4f __attribute__((vector_size(16), aligned(4), may_alias));
+#define WIDENED(p) __builtin_convertvector(*(const v4f *)(p), v4)
+
+/* p[0..4) += (row_i - x, h) for four rows of float32 from element lo on: eight sums hide the
+ * latency of an addition. x may be NULL for zero. */
+MULTIARCH static void add_four_products(const Rows *rows, Py_ssize_t first, Py_ssize_t lo,
+                                        Py_ssize_t n, const double *x, const double *h, Fetch *f,
+                                        double *p)
+{
+    const float *r[4];
+    for (int k = 0; k < 4; k++)
+        r[k] = (const float *)at(rows, first + k, lo);
+    v4 s[4][2] = {{{0}}};
+    Py_ssize_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        v4 a = *(const v4 *)(h + i), b = *(const v4 *)(h + i + 4);
+        fetch(f);
+        if (x) {
+            v4 u = *(const v4 *)(x + i), v = *(const v4 *)(x + i + 4);
+            for (int k = 0; k < 4; k++) {
+                s[k][0] += (WIDENED(r[k] + i) - u) * a;
+                s[k][1] += (WIDENED(r[k] + i + 4) - v) * b;
+            }
+        } else
+            for (int k = 0; k < 4; k++) {
+                s[k][0] += WIDENED(r[k] + i) * a;
+                s[k][1] += WIDENED(r[k] + i + 4) * b;
+            }
+    }
+    for (int k = 0; k < 4; k++) {
+        v4 t = s[k][0] + s[k][1];
+        double sum = (t[0] + t[1]) + (t[2] + t[3]);
+        for (Py_ssize_t l = i; l < n; l++)
+            sum += ((double)r[k][l] - (x ? x[l] : 0.0)) * h[l];
+        p[k] += sum;
+    }
+}
+
+/* slopes(rows, types, d, w, v, out, reference, reference_type, curvature, base=None, base_type=0)
+ *
+ * With c_i = row_i - base, s = sum_j w_j c_j and h = g + sum_j v_j c_j, or g + curvature s where v
+ * is None: adds (c_i, h) to out_i, and returns (s, s). One pass: the sums of a few columns are
+ * formed and used while those are in cache, and the next are fetched meanwhile.
+ */
+static PyObject *native_slopes(PyObject *self, PyObject *args)
+{
+    (void)self;
+    PyObject *list;
+    Py_buffer types, weights, others, out;
+    Base base = {0}, g = {0};
+    Py_ssize_t d;
+    double curvature, square = 0.0;
+    if (!PyArg_ParseTuple(args, "Oy*ny*z*w*z*id|z*i", &list, &types, &d, &weights, &others, &out,
+                          &g.buffer, &g.type, &curvature, &base.buffer, &base.type))
+        return NULL;
+    Rows rows;
+    Py_ssize_t n = types.len;
+    int held = fits(&weights, n, 8) && (!others.buf || fits(&others, n, 8)) && fits(&out, n, 8) &&
+               hold_base(&base, d) && hold_base(&g, d) &&
+               hold_rows(&rows, list, types.buf, n, d);
+    if (held) {
+        Py_BEGIN_ALLOW_THREADS
+        LINED double s[CHUNK], h[CHUNK], x[CHUNK], c[CHUNK], zero[CHUNK] = {0};
+        double *p = out.buf;
+        const double *w = weights.buf, *v = others.buf;
+        int quick = are_float32(&rows, 0, n), plain = base.type == ZEROS; /* as in against_sum */
+        const double *from = plain ? NULL : x;
+        Py_ssize_t i, four = n / 4 * 4;
+        for (i = 0; plain && i < n; i++)
+            plain = rows.types[i] == FLOAT64;
+        Py_ssize_t pace = fetch_pace(&rows, (quick && four ? four / 4 : n + 1) * (CHUNK / 8));
+        memset(x, 0, sizeof(x));
+        for (Py_ssize_t lo = 0; lo < d; lo += CHUNK) {
+            Py_ssize_t len = d - lo < CHUNK ? d - lo : CHUNK;
+            Fetch f = {.rows = &rows, .next = lo + 2 * CHUNK, .pace = pace};
+            if (from)
+                load(base_at(&base, lo), base.type, len, zero, x);
+            load(base_at(&g, lo), g.type, len, zero, h);
+            if (quick || plain)
+                add_all(&rows, lo, len, w, from, s);
+            else {
+                memset(s, 0, sizeof(s));
+                for (i = 0; i < n; i++) {
+                    load(at(&rows, i, lo), rows.types[i], len, x, c);
+                    axpy(w[i], c, s, len);
+                }
+            }
+            if (!v)
+                axpy(curvature, s, h, len);
+            else if (quick || plain)
+                add_all(&rows, lo, len, v, from, c), axpy(1.0, c, h, len);
+            else
+                for (i = 0; i < n; i++) {
+                    load(at(&rows, i, lo), rows.types[i], len, x, c);
+                    axpy(v[i], c, h, len);
+                }
+            square += dot(s, s, len);
+            i = 0;
+            for (; quick && i < four; i += 4)
+                add_four_products(&rows, i, lo, len, from, h, &f, p + i);
+            for (; i < n; i++) {
+                const char *row = at(&rows, i, lo);
+                for (Py_ssize_t l = 0; l < len; l += 8)
+                    fetch(&f);
+                if (quick)
+                    p[i] += dot_less((const float *)row, x, h, len);
+                else if (plain)
+                    p[i] += dot((const double *)row, h, len);
+                else {
+                    load(row, rows.types[i], len, x, c);
+                    p[i] += dot(c, h, len);
+                }
+            }
+        }
+        Py_END_ALLOW_THREADS
+        drop_rows(&rows);
+    }
+    drop_base(&base);
+    drop_base(&g);
+    PyBuffer_Release(&types);
+    PyBuffer_Release(&weights);
+    if (others.obj)
+        PyBuffer_Release(&others);
+    PyBuffer_Release(&out);
+    return held ? PyFloat_FromDouble(square) : NULL;
+}
+
 MULTIARCH static void narrow(const double *sum, float *out, Py_ssize_t n)
 {
     for (Py_ssize_t i = 0; i < n; i++)
@@ -693,7 +952,168 @@ MULTIARCH static void add_signed(float b, const float *h, const float *x, const 
             sum[i] += b * h[i] * x[i];
 }
 
-/* sketch_weighted(pieces, base, begin, k, signs, shifts, table, total, weight, out): entries begin,
+/* Whether shifts lie in a table of `length` signs, and turns in a sketch of k numbers. */
+static int are_places(const int64_t *shifts, const int64_t *turns, Py_ssize_t rows, Py_ssize_t k,
+                      Py_ssize_t length)
+{
+    for (Py_ssize_t r = 0; r < rows; r++)
+        if (shifts[r] < 0 || shifts[r] > length - k || turns[r] < 0 || turns[r] >= k) {
+            PyErr_SetString(PyExc_ValueError, "a shift is outside the table of signs");
+            return 0;
+        }
+    return 1;
+}
+
+/* sum[0..n) += b h (x - y), in single precision; fetches `ahead` by the way */
+MULTIARCH static void add_ahead(float b, const float *h, const float *x, const float *y,
+                                const char *ahead, float *restrict sum, Py_ssize_t n)
+{
+    Py_ssize_t i = 0;
+    for (; !y && i + 16 <= n; i += 16) {
+        __builtin_prefetch(ahead + 4 * i, 0, 2);
+        *(v8f *)(sum + i) += b * FLOATS(h + i) * FLOATS(x + i);
+        *(v8f *)(sum + i + 8) += b * FLOATS(h + i + 8) * FLOATS(x + i + 8);
+    }
+    for (; y && i + 16 <= n; i += 16) {
+        __builtin_prefetch(ahead + 4 * i, 0, 2);
+        *(v8f *)(sum + i) += b * FLOATS(h + i) * (FLOATS(x + i) - FLOATS(y + i));
+        *(v8f *)(sum + i + 8) += b * FLOATS(h + i + 8) * (FLOATS(x + i + 8) - FLOATS(y + i + 8));
+    }
+    for (; i < n; i++)
+        sum[i] += b * h[i] * (x[i] - (y ? y[i] : 0.0f));
+}
+
+/* sum[0..n) += b h x in double precision likewise */
+MULTIARCH static void add_wide(double b, const float *h, const double *x, const char *ahead,
+                               double *restrict sum, Py_ssize_t n)
+{
+    Py_ssize_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        __builtin_prefetch(ahead + 8 * i, 0, 2);
+        *(v4 *)(sum + i) += b * WIDENED(h + i) * *(const v4 *)(x + i);
+        *(v4 *)(sum + i + 4) += b * WIDENED(h + i + 4) * *(const v4 *)(x + i + 4);
+    }
+    for (; i < n; i++)
+        sum[i] += b * (double)h[i] * x[i];
+}
+
+MULTIARCH static void drain(float *restrict sum, double *restrict total, Py_ssize_t n)
+{
+    for (Py_ssize_t i = 0; i < n; i++)
+        total[i] += (double)sum[i], sum[i] = 0.0f;
+}
+
+enum { TOGETHER = 4, BATCH = 512 }; /* vectors at once: they share signs, and hide latency */
+
+/* Columns of one row of several vectors, of which those inside the data are added. */
+typedef struct {
+    const Rows *rows;
+    const Base *base;
+    Py_ssize_t first, last, d, start, k; /* entry start + c of the data is column c */
+    float b;
+    const float *h;
+} Piece;
+
+/* Columns c, lo <= c < hi, of the vectors go to c + turn of their sketches. */
+static void add_piece(const Piece *p, Py_ssize_t lo, Py_ssize_t hi, Py_ssize_t turn, float *sums,
+                      double *totals)
+{
+    LINED double x[CHUNK], y[CHUNK], zero[CHUNK] = {0};
+    int plain = p->base->type == ZEROS;
+    lo = lo < -p->start ? -p->start : lo;
+    hi = hi < p->d - p->start ? hi : p->d - p->start;
+    for (Py_ssize_t c = lo; c < hi; c += BATCH)
+        for (Py_ssize_t i = p->first; i < p->last; i++) {
+            Py_ssize_t end = c + BATCH < hi ? c + BATCH : hi, at_ = p->start + c;
+            int type = p->rows->types[i];
+            if (type == FLOAT32 && (plain || p->base->type == FLOAT32)) {
+                float *sum = sums + (i - p->first) * p->k + (c + turn);
+                const float *row = (const float *)at(p->rows, i, at_);
+                const float *less = plain ? NULL : (const float *)base_at(p->base, at_);
+                Py_ssize_t next = at_ + 2 * BATCH < p->d ? at_ + 2 * BATCH : at_;
+                add_ahead(p->b, p->h + c, row, less, at(p->rows, i, next), sum, end - c);
+                continue;
+            }
+            for (Py_ssize_t l = c; l < end; l += CHUNK) {
+                Py_ssize_t few = end - l < CHUNK ? end - l : CHUNK;
+                const char *row = at(p->rows, i, p->start + l);
+                const double *entries = (const double *)row;
+                if (type != FLOAT64 || !plain) {
+                    load(base_at(p->base, p->start + l), p->base->type, few, zero, x);
+                    load(row, type, few, x, y);
+                    entries = y;
+                }
+                Py_ssize_t next = p->start + l + 2 * BATCH;
+                const char *ahead = at(p->rows, i, next < p->d ? next : p->start + l);
+                add_wide(p->b, p->h + l, entries, ahead, totals + i * p->k + (l + turn), few);
+            }
+        }
+}
+
+/* sketches(rows, types, d, begin, k, signs, shifts, turns, table, totals, base=None, base_type=0)
+ *
+ * Entries begin, ..., begin + d - 1 of n vectors, less the base, go into their sketches, n rows
+ * of k doubles. Numbers of float32 are added in single precision, as in sketch_weighted; all
+ * others are widened.
+ */
+static PyObject *native_sketches(PyObject *self, PyObject *args)
+{
+    (void)self;
+    PyObject *list;
+    Py_buffer types, signs, shifts, turns, table, totals;
+    Base base = {0};
+    Py_ssize_t d, begin, k;
+    if (!PyArg_ParseTuple(args, "Oy*nnny*y*y*y*w*|z*i", &list, &types, &d, &begin, &k, &signs,
+                          &shifts, &turns, &table, &totals, &base.buffer, &base.type))
+        return NULL;
+    Rows rows;
+    Py_ssize_t n = types.len, count = 0;
+    int valid = k > 0 && k < LONGEST && begin >= 0 && begin < LONGEST && d >= 0 && d < LONGEST;
+    if (valid)
+        count = d ? (begin + d - 1) / k - begin / k + 1 : 0;
+    else
+        PyErr_SetString(PyExc_ValueError, "a sketch has a size, and entries a place");
+    int held = valid && fits(&signs, count, 8) && fits(&shifts, count, 8) &&
+               fits(&turns, count, 8) && fits(&totals, times(n, k, 1), 8) &&
+               are_places(shifts.buf, turns.buf, count, k, table.len / 4) && hold_base(&base, d) &&
+               hold_rows(&rows, list, types.buf, n, d);
+    float *sums = held ? calloc((size_t)k, TOGETHER * sizeof(float)) : NULL;
+    int ok = sums != NULL;
+    if (ok) {
+        Py_BEGIN_ALLOW_THREADS
+        const int64_t *b = signs.buf, *s = shifts.buf, *t = turns.buf;
+        const float *h = table.buf;
+        for (Py_ssize_t i = 0; i < n; i += TOGETHER)
+            for (Py_ssize_t row = 0; row < count; row++) {
+                Py_ssize_t start = (begin / k + row) * k - begin, turn = (Py_ssize_t)t[row];
+                Piece piece = {.rows = &rows, .base = &base, .first = i, .d = d, .start = start, .k = k};
+                piece.last = i + TOGETHER < n ? i + TOGETHER : n;
+                piece.b = (float)b[row], piece.h = h + s[row];
+                add_piece(&piece, 0, k - turn, turn, sums, totals.buf);
+                add_piece(&piece, k - turn, k, turn - k, sums, totals.buf);
+                if (row % 32 == 31 || row == count - 1)
+                    for (Py_ssize_t j = i; j < piece.last; j++)
+                        drain(sums + (j - i) * k, (double *)totals.buf + j * k, k);
+            }
+        Py_END_ALLOW_THREADS
+    } else if (!PyErr_Occurred())
+        PyErr_NoMemory();
+    free(sums);
+    if (held)
+        drop_rows(&rows);
+    drop_base(&base);
+    PyBuffer_Release(&types);
+    PyBuffer_Release(&signs);
+    PyBuffer_Release(&shifts);
+    PyBuffer_Release(&turns);
+    PyBuffer_Release(&table);
+    PyBuffer_Release(&totals);
+    if (!ok)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+/* sketch_weighted(pieces, base, begin, k, signs, shifts, turns, table, total, weight, out): entries begin,
  * begin + 1, ... of a vector of float32, given as a list of pieces, less those of the base unless
  * it is empty, go into the sketch `total` of k doubles; times `weight` into `out`, unless that is
  * None, in the same pass. Rows are added in single precision; after every 32 the
@@ -703,11 +1123,11 @@ static PyObject *native_sketch(PyObject *self, PyObject *args)
     (void)self;
     PyObject *list;
     PyObject *target;
-    Py_buffer y, signs, shifts, table, total, out = {0};
+    Py_buffer y, signs, shifts, turns, table, total, out = {0};
     Py_ssize_t begin, k, got = 0, n = 0, rows = 0;
     double weight;
-    if (!PyArg_ParseTuple(args, "O!y*nny*y*y*w*dO", &PyList_Type, &list, &y, &begin, &k, &signs,
-                          &shifts, &table, &total, &weight, &target))
+    if (!PyArg_ParseTuple(args, "O!y*nny*y*y*y*w*dO", &PyList_Type, &list, &y, &begin, &k, &signs,
+                          &shifts, &turns, &table, &total, &weight, &target))
         return NULL;
     Py_ssize_t pieces = PyList_Size(list);
     Py_buffer *x = malloc((size_t)pieces * sizeof(Py_buffer) + 1);
@@ -725,25 +1145,23 @@ static PyObject *native_sketch(PyObject *self, PyObject *args)
     if (ok) {
         rows = n ? (begin + n - 1) / k - begin / k + 1 : 0;
         ok = (y.len == 0 || fits(&y, n, 4)) && fits(&signs, rows, 8) && fits(&shifts, rows, 8) &&
-             fits(&total, k, 8) && (!out.buf || fits(&out, n, 4));
+             fits(&turns, rows, 8) && fits(&total, k, 8) && (!out.buf || fits(&out, n, 4));
     }
-    const int64_t *b = signs.buf, *s = shifts.buf;
-    for (Py_ssize_t r = 0; ok && r < rows; r++)
-        if (s[r] < 0 || s[r] > table.len / 4 - k) {
-            PyErr_SetString(PyExc_ValueError, "a shift is outside the table of signs");
-            ok = 0;
-        }
+    const int64_t *b = signs.buf, *s = shifts.buf, *t = turns.buf;
+    ok = ok && are_places(s, t, rows, k, table.len / 4);
     float *sum = ok ? calloc((size_t)k, 4) : NULL;
     ok = sum != NULL;
     if (ok) {
         Py_BEGIN_ALLOW_THREADS
         Py_ssize_t j = 0, c = begin % k, piece = 0, at = 0;
         for (Py_ssize_t r = 0; r < rows; r++, c = 0) {
-            while (c < k && j < n) { /* what one piece has of the row */
+            while (c < k && j < n) { /* what one piece has of the row, before or after its turn */
                 Py_ssize_t left = x[piece].len / 4 - at, len = k - c < left ? k - c : left;
+                Py_ssize_t to = c < k - t[r] ? c + (Py_ssize_t)t[r] : c - (k - (Py_ssize_t)t[r]);
+                len = k - to < len ? k - to : len;
                 add_signed((float)b[r], (const float *)table.buf + s[r] + c,
                            (const float *)x[piece].buf + at,
-                           y.len ? (const float *)y.buf + j : NULL, sum + c, len, (float)weight,
+                           y.len ? (const float *)y.buf + j : NULL, sum + to, len, (float)weight,
                            out.buf ? (float *)out.buf + j : NULL);
                 j += len, c += len, at += len;
                 if (len == left)
@@ -767,6 +1185,7 @@ static PyObject *native_sketch(PyObject *self, PyObject *args)
     PyBuffer_Release(&y);
     PyBuffer_Release(&signs);
     PyBuffer_Release(&shifts);
+    PyBuffer_Release(&turns);
     PyBuffer_Release(&table);
     PyBuffer_Release(&total);
     if (!ok)
@@ -915,12 +1334,15 @@ static PyObject *native_window_means(PyObject *self, PyObject *args)
 
 static PyMethodDef methods[] = {
     {"gram", native_gram, METH_VARARGS, "Gram matrix and slope in one pass."},
+    {"sampled", native_sampled, METH_VARARGS, "Sizes of some entries."},
     {"shifted", native_shifted, METH_VARARGS, "Rows less one of them, in double precision."},
     {"against_sum", native_against_sum, METH_VARARGS, "Gram matrix times a vector."},
     {"combine", native_combine, METH_VARARGS, "Weighted sums in double precision."},
     {"advance", native_advance, METH_VARARGS, "Control variates after a round, in place."},
     {"moved", native_moved, METH_VARARGS, "A model and its step in one pass."},
     {"window_means", native_window_means, METH_VARARGS, "Means of sorted values of columns."},
+    {"sketches", native_sketches, METH_VARARGS, "Sketches of several vectors in one pass."},
+    {"slopes", native_slopes, METH_VARARGS, "Slopes of the data at a weighted sum."},
     {"sketch_weighted", native_sketch, METH_VARARGS, "A sketch and a multiple in one pass."},
     {NULL, NULL, 0, NULL},
 };

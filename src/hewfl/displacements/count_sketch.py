@@ -1,15 +1,31 @@
 """CountSketch: k numbers that stand for a long vector in inner products.
 
 Coordinate j lies in row r = j div k and column c = j mod k of a table with k columns.
-Its sign is b_r·h_(s_r + c), and the sketch is the sum of the signed rows:
+Its sign is b_r·h_(s_r + c), and each signed row is turned by ρ_r before the rows are
+added:
 
-    (Sx)_c = Σ_r b_r h_(s_r + c) x_(rk + c),      E⟨Sx, Sy⟩ = ⟨x, y⟩,
-    Var⟨Sx, Sy⟩ ≤ (‖x‖²‖y‖² + ⟨x, y⟩²)/k    for entries of no special order
+    (Sx)_((c + ρ_r) mod k) = Σ_r b_r h_(s_r + c) x_(rk + c),      E⟨Sx, Sy⟩ = ⟨x, y⟩,
+    Var⟨Sx, Sy⟩ ≤ (1 + 1/3k)(‖x‖²‖y‖² + ⟨x, y⟩²)/k + 2‖x‖²‖y‖²/3k
 
-[Charikar2002]. The signs h are always the same, row signs b_r and shifts s_r
-follow from a seed, all by integer arithmetic, so that every machine has the same, in
-NumPy and in torch. A sketch is linear. A vector of at most k entries is stored whole,
-but for signs: its products are exact.
+[Charikar2002], for any two vectors that do not depend on the signs. The signs h are
+always the same, row signs b_r, shifts s_r < 3k and turns ρ_r follow from a seed, all by
+integer arithmetic, so that every machine has the same, in NumPy and in torch. A sketch
+is linear. A vector of at most k entries is stored whole, but for signs: its products
+are exact.
+
+**Proof.** One row meets itself in equal columns only: these terms add up to ⟨x, y⟩.
+The error is Σ_(r<q) b_rb_q Z_rq, Z_rq = Σ_c h_(s_r + c) h_(s_q + e) a_c with e = c +
+ρ_r − ρ_q mod k and a_c = x_rc y_qe + x_qe y_rc; products of signs of different pairs
+of rows are uncorrelated, so the variance is Σ_(r<q) E Z². In Z², a sum over pairs of
+columns c and f, a product of four h has mean 1 only where they are equal in pairs.
+First, f = c: a column meets each column of the other row with probability 1/k; over
+all r < q that is at most (‖x‖²‖y‖² + ⟨x, y⟩²)/k. Second, s_r − s_q = e − c for both:
+each of the two values of e − c has probability at most 1/3k, and the products then
+add up to at most (Σ|a_c|)² ≤ 2(‖x_r‖²‖y_q‖² + ‖x_q‖²‖y_r‖²). Third, f = c ± k/2,
+crosswise: one value of s_r − s_q again, and Σ|a_ca_f| ≤ Σa_c². ∎
+
+Without the turns all entries of one column would meet: a layer of a width that divides
+k has its outlying features there.
 """
 
 import math
@@ -22,15 +38,21 @@ import array_api_compat as compat
 import numpy as np
 from numpy.typing import NDArray
 
-from hewfl.core.array_types import Int64
+from hewfl.core.array_types import Float64, Int64
 from hewfl.core.native import PASSES, library
-from hewfl.core.validation import Ints, invalid
-from hewfl.displacements.backend import FLOAT32, FLOAT64, host_rows
+from hewfl.core.validation import Array, Ints, invalid
+from hewfl.displacements.backend import (
+    FLOAT32,
+    FLOAT64,
+    Readable,
+    compiled_kernels,
+    host_rows,
+    to_host,
+)
 
 _SPREAD = 4
-"""Lengths of a row in the table of signs. Two rows with one shift have one relative
-sign in all columns, which matters if the rows are equal (a constant vector); with many
-shifts such pairs are few."""
+"""Lengths of a row in the table of signs. Two rows whose shifts differ as their turns
+do have one relative sign in all columns that meet; with many shifts they are few."""
 _FLUSH = 32
 """Rows added in float32 before their sum goes into float64: rounding stays that of a
 few additions, and no row is widened."""
@@ -116,9 +138,9 @@ class CountSketch:
         pieces = vector if isinstance(vector, list) else [vector]
         k, end = self.size, begin + sum(map(len, pieces))
         first, last = begin // k, -(-end // k)
-        signs, shifts = self._rows(first, last)
+        signs, shifts, turns = self._rows(first, last)
         scaled = weight, out
-        if self._by_kernel(total, pieces, begin, base, (signs, shifts), scaled):
+        if self._by_kernel(total, pieces, begin, base, (signs, shifts, turns), scaled):
             return
         vector = pieces[0]
         if len(pieces) > 1:
@@ -136,18 +158,48 @@ class CountSketch:
                 r, c = lo // k, lo % k
                 s = int(shifts[r - first]) + c
                 part = vector[lo - begin : hi - begin] * table[s : s + hi - lo]
-                total[c : c + hi - lo] += part * float(signs[r - first])
+                part = part * float(signs[r - first])
+                start = (c + int(turns[r - first])) % k
+                over = max(0, start + hi - lo - k)  # those that come round
+                total[start : start + hi - lo - over] += part[: hi - lo - over]
+                total[:over] += part[hi - lo - over :]
         rows = vector[head - begin : tail - begin].reshape(-1, k)
         if len(rows) == 0:
             return
         chosen = slice(head // k - first, tail // k - first)
         if isinstance(total, np.ndarray):
-            for row, b, s in zip(rows, signs[chosen], shifts[chosen], strict=True):
-                total += b * row * table[s : s + k]
+            for r, row in enumerate(rows, chosen.start):
+                s, t = shifts[r], turns[r]
+                total += np.roll(signs[r] * row * table[s : s + k], t)
         elif total.is_cuda:
-            _add_on_device(total, rows, table, signs[chosen], shifts[chosen])
+            given = signs[chosen], shifts[chosen], turns[chosen]
+            _add_on_device(total, rows, table, *given)
         else:
-            _add_rows(total, rows, table, signs[chosen], shifts[chosen])
+            _add_rows(total, rows, table, signs[chosen], shifts[chosen], turns[chosen])
+
+    def of_all(self, data: Readable) -> Float64[Array, "n k"]:
+        """The sketches of all vectors, which are read once.
+
+        Args:
+            data: the vectors.
+        """
+        sums, compiled = np.zeros((data.n, self.size)), compiled_kernels(data)
+        if compiled is not None:
+            kernels, spans = compiled
+            for span in spans:
+                k, lo, hi = self.size, span.lo, span.hi
+                where = self._rows(lo // k, -(-hi // k))
+                given = span.rows, span.codes, hi - lo, lo, k
+                kernels.sketches(*given, *where, _signs(k), sums, *span.lent_base)
+            return sums
+        for i, sketch in enumerate(sums):
+            row = data.row(i)
+            if isinstance(row, np.ndarray):  # what is not contiguous is copied
+                row = np.ascontiguousarray(row)
+            elif compat.is_torch_array(row):
+                row = row.contiguous()
+            sketch[:] = to_host(self.of([row]))
+        return sums
 
     def _by_kernel(
         self,
@@ -155,7 +207,7 @@ class CountSketch:
         pieces: list[Any],
         begin: int,
         base: Any,
-        rows: tuple[Any, Any],
+        rows: tuple[Any, Any, Any],
         scaled: tuple[float, Any],
     ) -> bool:
         """Add by the compiled kernel, if it can read the data: float32 on the host."""
@@ -175,10 +227,11 @@ class CountSketch:
 
     def _rows(
         self, first: int, last: int
-    ) -> tuple[Int64[Ints, " r"], Int64[Ints, " r"]]:
-        """b_r and s_r of some rows."""
-        signs, shifts = _all_rows(self.size, self.seed, 1 << (last - 1).bit_length())
-        return signs[first:last], shifts[first:last]
+    ) -> tuple[Int64[Ints, " r"], Int64[Ints, " r"], Int64[Ints, " r"]]:
+        """b_r, s_r and ρ_r of some rows."""
+        count = 1 << max(last - 1, 0).bit_length()
+        signs, shifts, turns = _all_rows(self.size, self.seed, count)
+        return signs[first:last], shifts[first:last], turns[first:last]
 
     def _table(self, like: Any) -> Any:
         """The signs h, long enough for every shift."""
@@ -189,13 +242,13 @@ class CountSketch:
 
 
 def sketch_distortion(n: int, d: int, size: int, failure: float) -> tuple[float, float]:
-    """ε = √(n(n + 1)/(k·failure)) and the rounding to float32; see `Distorted`.
+    """ε = √(n(5n + 4)/(3k·failure)) and the rounding to float32; see `Distorted`.
 
     With U an orthonormal basis of the span of n vectors, the entries of (SU)ᵀSU have
-    the mean of the identity, and variances of at most 2/k on the diagonal and 1/k
-    beside it. So E‖(SU)ᵀSU − I‖² ≤ n(n + 1)/k, and Markov's inequality bounds the
-    eigenvalues. The signs must be independent of the vectors. A sketch of a whole
-    vector, d ≤ k, is exact.
+    the mean of the identity, and variances of at most 3/k on the diagonal and 5/3k
+    beside it, up to 1/k² (at the top). So E‖(SU)ᵀSU − I‖² ≤ n(5n + 4)/3k, and Markov's
+    inequality bounds the eigenvalues. The signs must be independent of the vectors. A
+    sketch of a whole vector, d ≤ k, is exact.
 
     Args:
         n: number of vectors.
@@ -205,11 +258,13 @@ def sketch_distortion(n: int, d: int, size: int, failure: float) -> tuple[float,
     """
     if d <= size:
         return 0.0, 0.0
-    return math.sqrt(n * (n + 1) / (size * failure)), 2.0**-24
+    return math.sqrt(n * (5 * n + 4) / (3 * size * failure)), 2.0**-24
 
 
-def _add_rows(total: Any, rows: Any, table: Any, signs: Any, shifts: Any) -> None:
-    """Signed rows of a tensor on the host, one fused call each."""
+def _add_rows(
+    total: Any, rows: Any, table: Any, signs: Any, shifts: Any, turns: Any
+) -> None:
+    """Signed rows of a tensor on the host, two fused calls each."""
     k = rows.shape[1]
     if rows.dtype != total.dtype:  # halves are widened, integers with them
         rows = rows.to(table.dtype)
@@ -217,29 +272,40 @@ def _add_rows(total: Any, rows: Any, table: Any, signs: Any, shifts: Any) -> Non
     for lo in range(0, len(rows), _FLUSH):
         some = rows.new_zeros(k)
         for r in range(lo, min(lo + _FLUSH, len(rows))):
-            s = int(shifts[r])
-            some.addcmul_(rows[r], table[s : s + k], value=int(signs[r]))
+            s, t, b = int(shifts[r]), int(turns[r]), int(signs[r])
+            row, h = rows[r], table[s : s + k]
+            some[t:].addcmul_(row[: k - t], h[: k - t], value=b)
+            some[:t].addcmul_(row[k - t :], h[k - t :], value=b)
         total += some
 
 
-def _add_on_device(total: Any, rows: Any, table: Any, signs: Any, shifts: Any) -> None:
+def _add_on_device(
+    total: Any, rows: Any, table: Any, signs: Any, shifts: Any, turns: Any
+) -> None:
     """Signed rows of a tensor on an accelerator, many at a time."""
     k, shifted = rows.shape[1], table.unfold(0, rows.shape[1], 1)
+    xp = compat.array_namespace(total)
     b = total.new_tensor(signs)
-    s = total.new_tensor(shifts).long()
+    s, t = (total.new_tensor(part).long() for part in (shifts, turns))
     for lo in range(0, len(rows), _DEVICE_ROWS):
         part = slice(lo, lo + _DEVICE_ROWS)
-        total += b[part] @ (rows[part] * shifted[s[part]]).to(total.dtype).view(-1, k)
+        signed = rows[part] * shifted[s[part]]
+        # two copies side by side: the turned row begins k − ρ_r after the first
+        twice = xp.concat([signed, signed], axis=1).view(-1).unfold(0, k, 1)
+        starts = 2 * k * xp.arange(len(signed), device=total.device) + k - t[part]
+        total += b[part] @ twice[starts].to(total.dtype)
 
 
 @lru_cache(maxsize=2)
 def _all_rows(
     size: int, seed: int, rows: int
-) -> tuple[Int64[Ints, " r"], Int64[Ints, " r"]]:
-    """b_r and s_r of all rows; cached, as every piece of a model needs them."""
-    bits = _mix(seed, 1, np.arange(rows, dtype=np.uint64))
+) -> tuple[Int64[Ints, " r"], Int64[Ints, " r"], Int64[Ints, " r"]]:
+    """b_r, s_r and ρ_r of all rows; cached, as every piece of a model needs them."""
+    index = np.arange(rows, dtype=np.uint64)
+    bits, others = _mix(seed, 1, index), _scramble(_mix(seed, 1, index))
     shifts = (bits >> np.uint64(1)) % np.uint64((_SPREAD - 1) * size)
-    return _sign(bits), shifts.astype(np.int64)
+    turns = others % np.uint64(size)
+    return _sign(bits), shifts.astype(np.int64), turns.astype(np.int64)
 
 
 @lru_cache(maxsize=4)

@@ -16,9 +16,16 @@ from hewfl.core.array_types import Float64
 from hewfl.core.displacements import RoundProducts
 from hewfl.core.round import Cohort, LocalPlan, Round
 from hewfl.core.validation import Array, invalid
-from hewfl.displacements.backend import Span, as_wide, host_rows, is_host, to_host
+from hewfl.displacements.backend import (
+    CODES,
+    Span,
+    as_wide,
+    host_rows,
+    is_host,
+    to_host,
+)
 from hewfl.displacements.gram import round_products
-from hewfl.displacements.weighted_sum import inner_with_vector, matrix_sum, weighted_sum
+from hewfl.displacements.weighted_sum import inner_with_vector, weighted_sum
 
 _HOST_BLOCK = 2**18
 _DEVICE_BLOCK = 2**24
@@ -73,6 +80,12 @@ class DenseDisplacements:
 
     def spans(self) -> list[Span] | None:
         """All of the data as one span, None where the kernels cannot read it."""
+        matrix = self.data
+        if isinstance(matrix, np.ndarray) and matrix.dtype in CODES:
+            if self.d > 1 and matrix.strides[1] != matrix.itemsize:
+                return None
+            codes = bytes([CODES[matrix.dtype]]) * self.n
+            return [Span(0, self.d, list(matrix), codes, None)]
         lent = host_rows([self.row(i) for i in range(self.n)])
         return None if lent is None else [Span(0, self.d, *lent, None)]
 
@@ -110,8 +123,8 @@ class DenseDisplacements:
 
     def combine(self, weights: Float64[Array, " n"]) -> Any:
         """Σ_i w_iΔ_i in float64 and in client order."""
-        if isinstance(self.data, np.ndarray):
-            return matrix_sum(self.data, weights)
+        if isinstance(self.data, np.ndarray) and self.data.dtype == np.float64:
+            return np.asarray(weights @ self.data)
         return weighted_sum(self, weights)
 
     def blocks(self) -> Iterator[Float64[Array, "n k"]]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from hewfl.core.array_types import Float64
 from hewfl.core.displacements import Displacements, LinearCombination, RoundProducts
 from hewfl.core.validation import Array, invalid
-from hewfl.displacements.backend import to_host
+from hewfl.displacements.backend import as_readable, to_host
 from hewfl.displacements.count_sketch import CountSketch
 from hewfl.displacements.sketched_displacements import (
     SketchedDisplacements,
@@ -68,16 +68,15 @@ class EstimatedProducts:
     @cached_property
     def _sketches(self) -> SketchedDisplacements:
         """One pass over the data."""
-        rows = np.zeros((self.n, self.sketch.size))
-        if (row_of := getattr(self.vectors, "row", None)) is not None:
-            for i in range(self.n):
-                rows[i] = to_host(self.sketch.of([_contiguous(row_of(i))]))
-        else:
-            begin = 0
-            for block in self.vectors.blocks():
-                for row, part in zip(rows, block, strict=True):
-                    self.sketch.add(row, part, begin)
-                begin += block.shape[1]
+        readable = as_readable(self.vectors)
+        if readable is not None:
+            rows = self.sketch.of_all(readable)
+            return SketchedDisplacements(self.n, self.d, rows)
+        rows, begin = np.zeros((self.n, self.sketch.size)), 0
+        for block in self.vectors.blocks():
+            for row, part in zip(rows, block, strict=True):
+                self.sketch.add(row, part, begin)
+            begin += block.shape[1]
         return SketchedDisplacements(self.n, self.d, rows)
 
     def gram(self) -> Float64[Array, "n n"]:

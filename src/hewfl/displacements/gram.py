@@ -5,6 +5,7 @@ one of the shortest vectors. The shift by r keeps the digits that a common part 
 all displacements, or one very long one, would take from the Gram matrix.
 """
 
+import math
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from hewfl.core.array_types import Float64
 from hewfl.core.displacements import LinearCombination, RoundProducts
+from hewfl.core.median import median
 from hewfl.core.validation import Array, invalid
 from hewfl.displacements.backend import (
     ZEROS,
@@ -152,6 +154,14 @@ def sampled_sizes(data: Readable) -> tuple[float, Float64[Array, " n"]]:
     starts, width = [0], data.d
     if data.d > 2048:
         starts, width = [(data.d - 512) * k // 3 for k in range(4)], 512
+    compiled = compiled_kernels(data)
+    if compiled is not None and len(compiled[1]) == 1:
+        kernels, (span,) = compiled
+        squares = np.zeros(data.n)
+        where = data.d, np.array(starts), width, squares
+        largest = kernels.sampled(span.rows, span.codes, *where, *span.lent_base)
+        if not _exponent(largest):
+            return largest, squares
     blocks = [to_host(data.block(lo, lo + width)) for lo in starts]
     size = float(np.max([np.abs(block).max() for block in blocks]))
     if exponent := _exponent(size):
@@ -167,13 +177,12 @@ def _is_trusted(
     One client, or equal ones, have no differences at all: there a sample of moderate
     size shows that zeros are true zeros.
     """
-    numbers = (products.gram, products.linear, products.offset)
-    if not all(np.isfinite(part).all() for part in numbers):
+    total = float(products.gram.sum() + products.linear.sum()) + products.offset
+    if not math.isfinite(total):
         return False
-    has_length = (
-        float(np.diagonal(products.gram).max()) > 1e-200 or products.exponent != 0
-    )
-    return has_length or sizes[0] > _SAFE[0]
+    if sizes[0] > _SAFE[0] or products.exponent != 0:
+        return True
+    return float(np.diagonal(products.gram).max()) > 1e-200
 
 
 def _from_best_origin(
@@ -202,13 +211,14 @@ def nearer_origin(G: Float64[Array, "n n"], origin: int) -> int | None:
     long and nearly equal: the row nearest to it is much nearer to the rest.
     """
     lengths = np.diagonal(G)
-    if len(G) < 3 or not np.isfinite(G).all():
+    if len(G) < 3 or not math.isfinite(float(G.sum())):
         return None
-    rest = np.flatnonzero(np.arange(len(G)) != origin)
-    nearest = int(rest[np.argmin(lengths[rest])])
-    rest = rest[rest != nearest]
-    apart = lengths[rest] + lengths[nearest] - 2 * G[rest, nearest]
-    return nearest if np.median(apart) < OUTLYING * np.median(lengths[rest]) else None
+    others = np.arange(len(G)) != origin
+    nearest = int(np.where(others, lengths, np.inf).argmin())
+    others[nearest] = False
+    rest = lengths[others]
+    apart = rest + lengths[nearest] - 2 * G[others, nearest]
+    return nearest if median(apart) < OUTLYING * median(rest) else None
 
 
 def slope_at(g: Any, curvature: float, r: Any) -> Any:
@@ -327,18 +337,12 @@ def _gram_compiled(
     """Products by the compiled kernel, and the zero row of the origin."""
     g, code = reference
     n = len(spans[0].rows)
-    order = [origin, *(i for i in range(n) if i != origin)]
-    upper, offset = np.zeros((n, n)), np.zeros(2)
-    factors = (2.0 ** -scales[0], 2.0 ** -scales[1])
+    products, offset = np.zeros((n + 1, n + 1)), np.zeros(2)
+    given = (curvature, 2.0 ** -scales[0], 2.0 ** -scales[1], origin, products, offset)
     for span in spans:
-        rows = [*(span.rows[i] for i in order), g[span.lo : span.hi]]
-        codes = bytes(span.codes[i] for i in order) + code
+        rows = [*span.rows, g[span.lo : span.hi]]
         length = span.hi - span.lo
-        given = (rows, codes, length, curvature, *factors, upper, offset)
-        kernels.gram(*given, *span.lent_base)
-    products = np.zeros((n + 1, n + 1))
-    places = np.array([*order[1:], n])
-    products[np.ix_(places, places)] = upper + np.triu(upper, 1).T
+        kernels.gram(rows, span.codes + code, length, *given, *span.lent_base)
     return products, float(offset[0]), float(offset[1])
 
 

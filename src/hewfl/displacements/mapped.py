@@ -64,6 +64,14 @@ class MappedDisplacements:
         for block in self.base.blocks():
             yield self.map @ block
 
+    def stored_blocks(self) -> Iterator[NDArray[Any]]:
+        """A times columns of Δ, in float32 where Δ is stored so."""
+        if not hasattr(self.base, "stored_blocks"):
+            yield from self.blocks()
+            return
+        for block in self.base.stored_blocks():
+            yield self.map.astype(block.dtype, copy=False) @ block
+
     def column_chunks(self) -> Iterator[tuple[slice, "MappedDisplacements"]]:
         """Ranges of entries, each with its part of the vectors."""
         chunks: Any = self.base.column_chunks()

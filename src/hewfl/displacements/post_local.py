@@ -30,7 +30,7 @@ from hewfl.displacements.estimated_products import (
 )
 from hewfl.displacements.gram import largest_entries, require_common_scale
 from hewfl.displacements.low_rank import solve_low_rank
-from hewfl.displacements.weighted_sum import weighted_sum
+from hewfl.displacements.weighted_sum import slopes_at, weighted_sum
 from hewfl.solver.simplex import SMALL, in_given_units, solve_gram
 
 __all__ = ["LinearCombination", "combine", "data_gap", "post_local_weights"]
@@ -70,7 +70,7 @@ def post_local_weights(
         gram: "sketch" finds the weights from sketches of 2¹⁴ numbers a client, or of
             another `CountSketch`; value, gap and multipliers are then of these weights
             on the data itself, so that the gap says what the sketches cost. It needs
-            three passes over the data in place of n²d/2 multiplications.
+            two passes over the data in place of n²d/2 multiplications.
 
     Returns:
         Weights over all n clients; zero weight and zero multiplier off S.
@@ -111,15 +111,10 @@ def _from_sketches(
     products = EstimatedProducts(part, sketch).products(slope, lam)
     estimate = solve_gram(products, lam)
     w = estimate.weights
-    if isinstance(slope, LinearCombination):
-        step, h = combine(part, np.stack([w, slope.weights + lam * w]), wide=True)
-    else:
-        step = combine(part, w, wide=True)
-        h = lam * step if slope is None else lam * step + as_wide(part.xp, slope)
-    p = part.inner(h)
+    p, square = slopes_at(part, w, slope, lam)
     with np.errstate(over="ignore", invalid="ignore"):
         multipliers = p - p.min()
-        value = float(w @ p) - 0.5 * lam * part.dot(step, step)
+        value = float(w @ p) - 0.5 * lam * square
     solution = replace(
         estimate,
         value=np.asarray(value),

@@ -3,25 +3,22 @@
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hewfl.core.array_types import Float64
+from hewfl.core.displacements import LinearCombination
 from hewfl.core.validation import Array
 from hewfl.displacements.backend import (
     CODES,
     FLOAT32,
     FLOAT64,
+    ZEROS,
     Readable,
     as_wide,
     compiled_kernels,
     gpu_kernels,
+    host_rows,
     to_host,
 )
-
-_CACHE = 2**16
-"""Numbers of float64 that are summed before the next are widened."""
-_SHORTEST = 256
-"""Columns of a block at least: of fewer, most of what is fetched is not used."""
 
 
 def weighted_sum(
@@ -67,24 +64,6 @@ def weighted_sum(
     return data.xp.asarray(out)
 
 
-def matrix_sum(matrix: NDArray[Any], w: Float64[Array, " n"]) -> Float64[Array, " d"]:
-    """Σ_i w_iΔ_i in float64 by BLAS, for the matrix of a simulation; all is read.
-
-    Widening all of a float32 matrix would write n·d numbers to memory: a block that
-    stays in cache costs no more than reading the data.
-    """
-    if matrix.dtype == np.float64:
-        return np.asarray(w @ matrix)
-    n, d = matrix.shape
-    total, height = np.zeros(d), min(n, _CACHE // _SHORTEST)
-    width = _CACHE // height
-    for top in range(0, n, height):
-        rows, weights = matrix[top : top + height], w[top : top + height]
-        for lo in range(0, d, width):
-            total[lo : lo + width] += weights @ rows[:, lo : lo + width].astype(float)
-    return total
-
-
 def _portable_sum(data: Readable, w: Float64[Array, "... n"], kind: Any) -> Any:
     """The sums in the array library of the data, block by block."""
     pieces = []
@@ -117,6 +96,51 @@ def inner_with_sum(
         given = (span.rows, span.codes, span.hi - span.lo, w, total)
         kernels.against_sum(*given, *span.lent_base)
     return total
+
+
+def slopes_at(
+    data: Readable,
+    w: Float64[Array, " n"],
+    reference: Any,
+    curvature: float,
+) -> tuple[Float64[Array, " n"], float]:
+    """p_i = ⟨Δ_i, g + Λd⟩ and ‖d‖² for d = Σ_j w_jΔ_j: one pass over the data.
+
+    Args:
+        data: the displacements.
+        w: weights.
+        reference: g, a vector of the data's library, a `LinearCombination`, or None for
+            zero.
+        curvature: Λ.
+    """
+    u = reference.weights if isinstance(reference, LinearCombination) else None
+    v = None if u is None else u + curvature * w
+    compiled, p, square = compiled_kernels(data), np.zeros(data.n), 0.0
+    is_vector = u is None and reference is not None
+    g = host_rows([reference]) if is_vector else ([None], bytes([ZEROS]))
+    if compiled is not None and g is not None:
+        kernels, spans = compiled
+        ((vector,), (code,)) = g
+        w = np.ascontiguousarray(w)
+        for span in spans:
+            here = None if vector is None else vector[span.lo : span.hi]
+            given = span.rows, span.codes, span.hi - span.lo, w, v, p, here, code
+            square += kernels.slopes(*given, curvature, *span.lent_base)
+        return p, square
+    for lo, hi in data.ranges():
+        X = data.block(lo, hi)
+        xp = np if isinstance(X, np.ndarray) else data.xp
+        device = {} if xp is np else {"device": X.device}
+        step = xp.matmul(xp.asarray(w, **device), X)
+        if v is not None:
+            h = xp.matmul(xp.asarray(v, **device), X)
+        else:
+            h = curvature * step
+            if is_vector:
+                h = h + xp.asarray(as_wide(data.xp, reference[lo:hi]))
+        p += to_host(xp.matmul(X, h))
+        square += float(xp.vecdot(step, step))
+    return p, square
 
 
 def inner_with_vector(data: Readable, vector: Any) -> Float64[Array, " n"]:

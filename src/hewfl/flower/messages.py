@@ -32,9 +32,9 @@ BATCH, LEARNING_RATE = "batch-size", "lr"
 """Keys of a reply or an introduction, and the key by which stock apps receive their
 step size."""
 
-SEED, WIDTH, WEIGHT = "sketch-seed", "sketch-width", "hew-weight"
+SEED, WIDTH, WEIGHT = "sketch-2-seed", "sketch-width", "hew-weight"
 LARGEST, PRODUCT = "largest-entry", "product"
-"""Keys of a round of two phases."""
+"""Keys of a round of two phases. Clients of another sketch than the second refuse."""
 
 GRADIENT_ROUND = 2**31
 """The round whose draws give the gradients at the start, as in the engine."""

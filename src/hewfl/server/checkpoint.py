@@ -22,7 +22,7 @@ from safetensors.numpy import load, save
 from hewfl.core.atomic import write_bytes
 from hewfl.errors import DataError
 
-FORMAT = 4
+FORMAT = 5
 T = TypeVar("T")
 
 

@@ -204,7 +204,11 @@ def initial_state(
 
 def finite_rows(rows: Float[Array, "n d"]) -> Bool[Mask, " n"]:
     """Which vectors have no NaN and no infinite entry."""
-    return np.asarray(np.isfinite(rows).all(axis=1))
+    with np.errstate(all="ignore"):  # a finite sum of squares shows it fastest
+        finite = np.isfinite(np.einsum("ij,ij->i", rows, rows))
+    if not finite.all():
+        finite[~finite] = np.isfinite(rows[~finite]).all(axis=1)
+    return np.asarray(finite)
 
 
 def fill_missing(

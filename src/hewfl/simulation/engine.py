@@ -46,6 +46,8 @@ from hewfl.simulation.draws import draw
 from hewfl.simulation.evaluation import record_round
 from hewfl.simulation.rounds import EntryRound, Kind, Observer, Setting, run_round
 
+COMPARED = 100
+"""Clients by whose gradients a checkpoint knows its problem."""
 _START = 2**31
 """The round whose draws give the gradients at the start; no run gets there."""
 
@@ -273,17 +275,17 @@ def _start(problem: Problem, start: ArrayLike | None) -> Float64[Array, " d"]:
 def _fingerprint(setting: Setting, x: Float64[Array, " d"]) -> Mapping[str, Any]:
     """What must be equal for a run to resume from a checkpoint.
 
-    Problems are compared by one sample gradient of every client at the start.
+    Problems are compared by one sample gradient of the first clients at the start.
     """
-    problem, n = setting.problem, setting.problem.n
+    problem, n = setting.problem, min(setting.problem.n, COMPARED)
     points = np.tile(x.astype(setting.dtype), (1, n, 1))
-    firsts = np.asarray(problem.offsets, dtype=np.int64)[:, None]
+    firsts = np.asarray(problem.offsets[:n], dtype=np.int64)[:, None]
     with np.errstate(all="ignore"):
         probe = problem.minibatch_gradients(points, firsts, np.ones(n, dtype=np.int64))
         sizes = np.linalg.norm(np.asarray(probe[0], dtype=np.float64), axis=1)
     return {
         "start": hashlib.sha256(x.tobytes()).hexdigest()[:16],
-        "problem": [f"{size:.5e}" for size in sizes[:100]],
+        "problem": [f"{size:.5e}" for size in sizes],
         "seed": setting.seed,
         "entries": [repr(entry) for entry in setting.entries],
         "federation": repr(setting.federation),
