@@ -3,7 +3,7 @@
 import copy
 import itertools
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
@@ -14,7 +14,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from numpy.typing import NDArray
 from tests.torch.pool import Pool
-from tests.torch.scenarios import Quadratic, descend, flat, make_aggregator
+from tests.torch.scenarios import SIZE, Quadratic, descend, flat, make_aggregator
 from torch.distributed.checkpoint import DefaultLoadPlanner
 
 from hewfl import DataError, ServerStep
@@ -114,6 +114,67 @@ def refusals(rank: int, ranks: int) -> list[str]:
     assert local.rounds == 0
     same(before, local.state_dict())
     return texts
+
+
+def spoiled_values(value: Any) -> list[Any]:
+    """What damage may make of a value; the last two have the type of some values."""
+    others: list[Any] = [None, "text", [], {}, -1, 2.5, True]
+    if isinstance(value, torch.Tensor):
+        wide = value.double() if value.dtype != torch.float64 else value.float()
+        others += [value.reshape(-1)[:-1], value[None], wide, value.long().bool()]
+        if value.is_floating_point():
+            others.append(torch.full_like(value, torch.nan))
+    return others
+
+
+def damaged_states(state: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The state with one part missing, or of another kind, and where that is."""
+    for key, value in state.items():
+        yield f"no {key}", {k: v for k, v in state.items() if k != key}
+        for other in spoiled_values(value):
+            yield f"{key}: {other!r:.60}", state | {key: other}
+        if isinstance(value, dict):
+            for place, part in damaged_states(value):
+                yield f"{key}, {place}", state | {key: part}
+
+
+def fuzzed(rank: int, ranks: int, rule: str) -> tuple[int, list[str]]:
+    """Damaged states, each loaded: how many, and those that were not refused."""
+    module, optimizer, local = make(rank, Job(rule, torch.float32))
+    with local:
+        descend(module, optimizer, 2 * (2 + rank))
+    descend(module, optimizer, 1)
+    state, count, accepted = local.state_dict(), 0, []
+    for place, other in damaged_states(state):
+        count += 1
+        try:
+            local.load_state_dict(other)
+        except DataError as error:
+            assert "state" in str(error)
+            same(state, local.state_dict())
+        else:
+            accepted.append(place)
+            local.load_state_dict(state)
+            same(state, local.state_dict())
+    return count, accepted
+
+
+@pytest.mark.parametrize("rule", ["exact", "variate"])
+def test_a_damaged_state_is_one_error_and_changes_nothing(
+    pool: Pool, rule: str
+) -> None:
+    """Of a missing part of this rank the rest is loaded: the rank joins."""
+    for rank, (count, accepted) in enumerate(pool.run(fuzzed, 2, rule)):
+        assert count > 200
+        own = f"rank {rank} of 2"
+        allowed = {f"no {own}", "aggregator: 'text'"}
+        switches = [f"{own}, work, {k}" for k in ("leaving", "finite", "uncounted")]
+        allowed |= {f"{k}: True" for k in [*switches, "variates_initialised"]}
+        allowed |= {
+            f"{own}, vectors, {name}: {torch.full((SIZE,), torch.nan)!r:.60}"
+            for name in ("parameters float32", "variate float32")
+        }
+        assert set(accepted) - allowed == set()
 
 
 def same(one: Any, other: Any) -> None:

@@ -67,7 +67,8 @@ class Exchange:
 
     `entries` of a vector belong to this rank, padding included. With `is_half` sums are
     sent in bfloat16: each rank rounds w_iΔ_i, and the all-reduce what it adds. With
-    `is_whole` all ranks get whole displacements, `whole_bytes` each.
+    `is_whole` all ranks get whole displacements. `payload_bytes` is what a rank writes
+    for a rendezvous.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class Exchange:
         self.entries = (
             -(-model.layout.parameters // (comm.ranks * ALIGNMENT)) * ALIGNMENT
         )
-        self.is_whole = False
+        self.is_whole, self.payload_bytes = False, SKETCH_BYTES
 
     @property
     def whole_bytes(self) -> int:
@@ -98,10 +99,10 @@ class Exchange:
         is_small = (n - 1) * size - ring_bytes(size, n) <= EXTRA_BYTES
         return size if is_plain and is_small and library(PASSES) is not None else 0
 
-    @property
-    def payload_bytes(self) -> int:
-        """Bytes that this rank writes for a rendezvous."""
-        return self.whole_bytes if self.is_whole else SKETCH_BYTES
+    def send_whole(self, is_whole: bool) -> None:
+        """Send displacements whole from here on, or sketches and sums."""
+        self.is_whole = is_whole
+        self.payload_bytes = self.whole_bytes if is_whole else SKETCH_BYTES
 
     def write(self, rounds: int, payload: NDArray[np.uint8]) -> float:
         """Write the displacement, or its sketch, for a rendezvous.

@@ -160,7 +160,7 @@ class Rendezvous:
         purpose: Purpose,
         work: RankWork,
         rounds: int,
-        numbers: Mapping[str, float],
+        numbers: Mapping[str, int | float],
     ) -> Iterator[RankRecords]:
         """The records of all ranks; failures inside the block name the missing ranks.
 

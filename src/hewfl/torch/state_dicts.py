@@ -9,21 +9,24 @@ anything is loaded.
 """
 
 import logging
+import math
 from collections.abc import Mapping
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, dataclass, fields
+from typing import Any, final
 
 import torch
 
-from hewfl.errors import DataError
+from hewfl.errors import DataError, HewError
 from hewfl.server.checkpoint import flatten, unflatten
 from hewfl.torch.job import Job
 from hewfl.torch.rendezvous import RankWork
+from hewfl.torch.shared_model import is_finite
 from hewfl.torch.sync import apply_pending, drop_pending
 
 FORMAT = 8
 Parts = dict[str, list[torch.Tensor]]
 """Parts of vectors, in order, by name and precision."""
+_DAMAGED = "the state is damaged: its"
 _log = logging.getLogger("hewfl.torch")
 
 
@@ -61,7 +64,48 @@ def load_job_state(job: Job, state: Mapping[str, Any]) -> RankWork:
     rank's state. A damaged state, or one of another format, model or server step, is a
     `DataError` before anything is written.
     """
+    try:
+        loaded = _read(job, state)
+    except HewError:
+        raise
+    except Exception as error:  # whatever a damaged part of it causes
+        text = f"the state is damaged: {type(error).__name__} ({error}) in reading it"
+        raise DataError(text) from error
+    drop_pending(job)
+    for parts, given in loaded.sources:
+        for name, tensors in parts.items():
+            wholes = given[name].split([part.shape[-1] for part in tensors], dim=-1)
+            for part, whole in zip(tensors, wholes, strict=True):
+                part.copy_(whole)
+    job.rounds, job.state, job.weights_digest = loaded.rounds, loaded.algorithm, 0
+    if loaded.joins:
+        job.model.set_parameters()
+    if job.variates is not None and loaded.variates is not None:
+        job.variates.is_initialised = loaded.variates
+        if loaded.joins:
+            job.variates.reset_to_server()
+    if job.trace is not None:
+        job.trace.resume(job.rounds)
+    return loaded.work
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """A state that has been read and checked; nothing has been written."""
+
+    rounds: int
+    sources: list[tuple[Parts, Mapping[str, torch.Tensor]]]  # where to, and what
+    algorithm: Any
+    work: RankWork
+    joins: bool  # whether the state has no part of this rank
+    variates: bool | None  # whether they are initialised; None without any in the state
+
+
+def _read(job: Job, state: Mapping[str, Any]) -> _Loaded:
+    """Check all of a state, and choose what this rank takes of it."""
     _require_identity(job, state)
+    rounds = _checked("rounds", state["rounds"], 0)
     local, common, shared = (
         _own_part(job, state),
         _common_parts(job),
@@ -70,60 +114,66 @@ def load_job_state(job: Job, state: Mapping[str, Any]) -> RankWork:
     has_server = any(name.startswith("server") for name in shared)
     if local is None and not has_server:  # without control variates
         common = {k: v for k, v in common.items() if not k.startswith("server")}
-    sources = [(common, shared)]
-    algorithm, work = job.initial_state(), RankWork()
+    _check_vectors(common, shared, finite=True)
+    sources, algorithm, work = [(common, shared)], job.initial_state(), RankWork()
     if local is not None:
         sources.append((_rank_parts(job), local["vectors"]))
+        _check_vectors(*sources[1], finite=False)
         arrays = {k: v.cpu().numpy().copy() for k, v in local["algorithm"].items()}
-        algorithm, work = unflatten(algorithm, arrays), RankWork(**local["work"])
-    _copy_parts(sources)
-    drop_pending(job)
-    job.rounds, job.state = int(state["rounds"]), algorithm
-    if local is None:
-        job.model.set_parameters()
-    if job.variates is not None and has_server:
-        job.variates.is_initialised = bool(state["variates_initialised"])
-        if local is None:
-            job.variates.reset_to_server()
-    if job.trace is not None:
-        job.trace.resume(job.rounds)
-    return work
+        shapes = {k: v.shape for k, v in flatten(algorithm).items()}
+        if {k: v.shape for k, v in arrays.items()} != shapes:
+            raise DataError(f"{_DAMAGED} memory of the aggregator has another shape")
+        algorithm = unflatten(algorithm, arrays)
+        names = {field.name: field.default for field in fields(RankWork)}
+        given = {k: _checked(k, local["work"][k], like) for k, like in names.items()}
+        work = RankWork(**given)
+    started = _checked("variates_initialised", state["variates_initialised"], False)
+    variates = started if has_server else None
+    return _Loaded(rounds, sources, algorithm, work, local is None, variates)
+
+
+def _checked(name: str, value: Any, like: Any) -> Any:
+    """A number of a state, of the type of another one, finite and not negative."""
+    if type(value) is not type(like) or not 0 <= value < math.inf:
+        raise DataError(f"{_DAMAGED} {name} is {value!r}")
+    return value
+
+
+def _check_vectors(parts: Parts, given: Any, *, finite: bool) -> None:
+    """Require whole vectors for parts of them, of their precision."""
+    for name, tensors in parts.items():
+        size = sum(tensor.shape[-1] for tensor in tensors)
+        form = (*tensors[0].shape[:-1], size), tensors[0].dtype
+        whole = given.get(name)
+        is_there = isinstance(whole, torch.Tensor)
+        if not is_there or (whole.shape, whole.dtype) != form:
+            raise DataError(f"{_DAMAGED} {name} is missing or of another shape")
+        if finite and not is_finite(whole):  # no round can have left it so
+            raise DataError(f"{_DAMAGED} {name} is not finite")
 
 
 def _own_part(job: Job, state: Mapping[str, Any]) -> Any:
     """The part of this rank in a state; None where the rank joins."""
-    local = state.get(_rank_key(job), {})
+    if not isinstance(state["aggregator"], str):
+        raise DataError(f"{_DAMAGED} aggregator is {state['aggregator']!r}")
     if state["aggregator"] != repr(job.algorithm):
         if job.is_first:
             text = "the state is of %s: what all ranks share is loaded, no local steps"
             _log.warning(text, state["aggregator"])
         return None
+    if _rank_key(job) not in state:
+        return None
     # A part of other rounds is of an older checkpoint, in which this rank took part.
-    return local if local.get("rounds") == state["rounds"] else None
-
-
-def _copy_parts(sources: list[tuple[Parts, Any]]) -> None:
-    """Copy vectors of a state into parts of vectors, all or none."""
-    for parts, loaded in sources:  # before anything is written
-        for name, tensors in parts.items():
-            size = sum(tensor.shape[-1] for tensor in tensors)
-            is_there = name in loaded
-            if not is_there or loaded[name].shape != (*tensors[0].shape[:-1], size):
-                text = (
-                    f"the state is damaged: its {name} is missing or of another shape"
-                )
-                raise DataError(text)
-    for parts, loaded in sources:
-        for name, tensors in parts.items():
-            wholes = loaded[name].split([part.shape[-1] for part in tensors], dim=-1)
-            for part, whole in zip(tensors, wholes, strict=True):
-                part.copy_(whole)
+    local = state[_rank_key(job)]
+    is_current = _checked("rounds", local["rounds"], 0) == state["rounds"]
+    return local if is_current else None
 
 
 def _require_identity(job: Job, state: Mapping[str, Any]) -> None:
     """Require a state of this format, model and server step."""
-    if state.get("format") != FORMAT:
-        text = f"the state has format {state.get('format')}; this reads {FORMAT}"
+    written = state.get("format")
+    if type(written) is not int or written != FORMAT:
+        text = f"the state has format {written}; this reads {FORMAT}"
         raise DataError(text)
     for name, value in _identity(job).items():
         loaded = state["job"].get(name)

@@ -81,7 +81,8 @@ def sync(job: Job, work: RankWork) -> SyncReport | None:
     work = replace(work, uncounted=bool(counts[0]), tokens=int(counts[1]))
     apply_pending(job)
     start, sent_before = time.perf_counter(), job.comm.bytes_sent
-    numbers = {"product": job.product, "weights": job.weights_digest}
+    numbers: dict[str, int | float] = {"product": job.product}
+    numbers["weights"] = job.weights_digest
     if not job.by_entries:
         payload = job.rendezvous.payload(job.exchange.payload_bytes)
         numbers["reach"] = job.exchange.write(job.rounds, payload)
@@ -195,7 +196,8 @@ def _share_model(job: Job) -> None:
     if job.is_first:
         _log.warning("round %d: %s", job.rounds, _DIFFERENT)
     job.share([*job.model.anchor, *job.model.memory, *job.model.average])
-    job.exchange.is_whole, job.weights_digest = False, 0
+    job.exchange.send_whole(False)
+    job.weights_digest = 0
     job.rendezvous.make_room(SKETCH_BYTES)
 
 
@@ -304,15 +306,17 @@ def _make_round(
     """The round of anchor and displacements; at least one rank must take part."""
     if len(participants) == 0:
         raise RankError(_NONE_FINITE.format(job.rounds + 1))
-    rows = records.rows[participants]
-    H, tokens = rows["steps"], rows["tokens"]
+    steps, total_step, tokens = (
+        records.rows[name][participants] for name in ("steps", "total_step", "tokens")
+    )
+    ones = np.ones_like(steps)
     is_counted = tokens.min() > 0
-    if "sizes" in job.algorithm.demands.needs and not is_counted:
+    if not is_counted and "sizes" in job.algorithm.demands.needs:
         rule = f"counted on every rank (`add_tokens`): {job.algorithm.name} needs sizes"
         raise invalid("tokens", rule, tokens.tolist())
-    sizes = tokens if is_counted else np.ones_like(tokens)
-    cohort = Cohort(participants, H, np.ones_like(H), sizes, job.comm.ranks, job.rounds)
-    plan = LocalPlan(rows["total_step"] / H)
+    sizes = tokens if is_counted else ones
+    cohort = Cohort(participants, steps, ones, sizes, job.comm.ranks, job.rounds)
+    plan = LocalPlan(total_step / steps)
     return Round(*seen, cohort, plan, root=root)
 
 
