@@ -117,8 +117,9 @@ def refusals(rank: int, ranks: int) -> list[str]:
 
 
 def spoiled_values(value: Any) -> list[Any]:
-    """What damage may make of a value; the last two have the type of some values."""
-    others: list[Any] = [None, "text", [], {}, -1, 2.5, True]
+    """What damage may make of a value."""
+    others: list[Any] = [None, "text", [], -1, 2.5, True]
+    others += [{}] * (value != {})
     if isinstance(value, torch.Tensor):
         wide = value.double() if value.dtype != torch.float64 else value.float()
         others += [value.reshape(-1)[:-1], value[None], wide, value.long().bool()]
@@ -165,9 +166,9 @@ def test_a_damaged_state_is_one_error_and_changes_nothing(
 ) -> None:
     """Of a missing part of this rank the rest is loaded: the rank joins."""
     for rank, (count, accepted) in enumerate(pool.run(fuzzed, 2, rule)):
-        assert count > 200
+        assert count > 150
         own = f"rank {rank} of 2"
-        allowed = {f"no {own}", "aggregator: 'text'"}
+        allowed = {f"no {own}", "aggregator: 'text'", f"{own}, work, total_step: 2.5"}
         switches = [f"{own}, work, {k}" for k in ("leaving", "finite", "uncounted")]
         allowed |= {f"{k}: True" for k in [*switches, "variates_initialised"]}
         allowed |= {

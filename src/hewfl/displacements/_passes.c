@@ -949,6 +949,8 @@ static PyObject *native_stepped(PyObject *self, PyObject *args)
     return held ? as_number(most) : NULL;
 }
 
+enum { SHORT = 512 }; /* numbers of each of up to eight rows that fit the first cache */
+
 /* inner(rows, d, A): A[n x n] = all inner products of n rows of float32, in double precision.
  * For few rows: `gram` shares what it reads among many. */
 static PyObject *native_inner(PyObject *self, PyObject *args)
@@ -962,22 +964,22 @@ static PyObject *native_inner(PyObject *self, PyObject *args)
     Rows rows;
     Py_ssize_t n = PyList_Size(list);
     char *types = calloc((size_t)n + 1, 1); /* all of FLOAT32 */
-    double *X = malloc((size_t)(n + 1) * CHUNK * sizeof(double) + 1);
+    double *X = malloc((size_t)(n + 1) * SHORT * sizeof(double) + 1);
     int held = types && X && fits(&out, times(n, n, 1), 8) && hold_rows(&rows, list, types, n, d);
     if (!types || !X)
         PyErr_NoMemory();
     if (held) {
         Py_BEGIN_ALLOW_THREADS
-        double *A = out.buf, *zero = X + n * CHUNK;
+        double *A = out.buf, *zero = X + n * SHORT;
         memset(A, 0, (size_t)(n * n) * sizeof(double));
-        memset(zero, 0, CHUNK * sizeof(double));
-        for (Py_ssize_t lo = 0; lo < d; lo += CHUNK) {
-            Py_ssize_t len = d - lo < CHUNK ? d - lo : CHUNK;
+        memset(zero, 0, SHORT * sizeof(double));
+        for (Py_ssize_t lo = 0; lo < d; lo += SHORT) {
+            Py_ssize_t len = d - lo < SHORT ? d - lo : SHORT;
             for (Py_ssize_t i = 0; i < n; i++)
-                load(at(&rows, i, lo), FLOAT32, len, zero, X + i * CHUNK);
+                load(at(&rows, i, lo), FLOAT32, len, zero, X + i * SHORT);
             for (Py_ssize_t i = 0; i < n; i++)
                 for (Py_ssize_t j = i; j < n; j++)
-                    A[i * n + j] += dot(X + i * CHUNK, X + j * CHUNK, len);
+                    A[i * n + j] += dot(X + i * SHORT, X + j * SHORT, len);
         }
         for (Py_ssize_t i = 0; i < n; i++)
             for (Py_ssize_t j = 0; j < i; j++)
