@@ -70,7 +70,10 @@ class Timed:
 
 
 def methods(d: int, device: str) -> dict[str, Timed]:
-    """Each with parameters of its own; few of the largest, for memory's sake."""
+    """Each with parameters and a group of its own, as in a job that has one.
+
+    Few of the largest, for memory's sake.
+    """
     plain = parameters(d, device)
 
     def ours(aggregator: Any, **options: Any) -> Timed:
@@ -109,7 +112,8 @@ def local_method(
         p.grad = torch.zeros_like(p)
     module = torch.nn.ParameterList(params)
     chosen = SyncOptions(**options)
-    local = HewLocalSGD(module, optimizer, 10**9, aggregator, options=chosen)
+    group = dist.new_group()
+    local = HewLocalSGD(module, optimizer, 10**9, aggregator, group, chosen)
     local.__enter__()
 
     def away() -> None:

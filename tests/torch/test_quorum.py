@@ -1,4 +1,4 @@
-"""`QuorumLocalSGD` with a manager of our own: what torchft asks of it, without torchft."""
+"""`QuorumLocalSGD` with a manager of our own, and so without torchft."""
 
 from dataclasses import dataclass, field
 from datetime import timedelta

@@ -139,25 +139,23 @@ def damaged_states(state: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]
                 yield f"{key}, {place}", state | {key: part}
 
 
-def fuzzed(rank: int, ranks: int, rule: str) -> tuple[int, list[str]]:
-    """Damaged states, each loaded: how many, and those that were not refused."""
+def fuzzed(rank: int, _: int, rule: str) -> tuple[int, list[str]]:
+    """Damaged states, each loaded: how many were refused, and what was not."""
     module, optimizer, local = make(rank, Job(rule, torch.float32))
     with local:
         descend(module, optimizer, 2 * (2 + rank))
     descend(module, optimizer, 1)
-    state, count, accepted = local.state_dict(), 0, []
+    state, refused, accepted = local.state_dict(), 0, []
     for place, other in damaged_states(state):
-        count += 1
         try:
             local.load_state_dict(other)
-        except DataError as error:
-            assert "state" in str(error)
-            same(state, local.state_dict())
+        except DataError:
+            refused += 1
         else:
             accepted.append(place)
             local.load_state_dict(state)
-            same(state, local.state_dict())
-    return count, accepted
+        same(state, local.state_dict())
+    return refused, accepted
 
 
 @pytest.mark.parametrize("rule", ["exact", "variate"])
@@ -165,8 +163,8 @@ def test_a_damaged_state_is_one_error_and_changes_nothing(
     pool: Pool, rule: str
 ) -> None:
     """Of a missing part of this rank the rest is loaded: the rank joins."""
-    for rank, (count, accepted) in enumerate(pool.run(fuzzed, 2, rule)):
-        assert count > 150
+    for rank, (refused, accepted) in enumerate(pool.run(fuzzed, 2, rule)):
+        assert refused > 150
         own = f"rank {rank} of 2"
         allowed = {f"no {own}", "aggregator: 'text'", f"{own}, work, total_step: 2.5"}
         switches = [f"{own}, work, {k}" for k in ("leaving", "finite", "uncounted")]

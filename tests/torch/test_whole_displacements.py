@@ -6,16 +6,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 from tests.torch.pool import Pool
 from tests.torch.scenarios import SIZE, Plan, Quadratic, descend, flat, log_texts, play
 from torch import nn
 
 from hewfl import ServerStep
 from hewfl.core.native import PASSES, load
+from hewfl.core.round import Round
+from hewfl.server.state import checked_decision
 from hewfl.torch import HewLocalSGD, SyncOptions
 from hewfl.torch.exchange import EXTRA_BYTES, Exchange
-from hewfl.torch.shared_model import SharedModel
 
 pytestmark = [
     pytest.mark.torch,
@@ -33,9 +33,7 @@ def test_a_round_is_that_of_sums(
     """One rank is lost in the last round; all ranks have the same bits."""
     plan = Plan(rule, rounds=4, spoiled=(2,))
     whole, sums = (
-        pool.run(
-            play, 4, replace(plan, options=replace(way, server_step=server_step))
-        )
+        pool.run(play, 4, replace(plan, options=replace(way, server_step=server_step)))
         for way in (WHOLE, SUMS)
     )
     for ours, theirs in zip(whole, sums, strict=True):
@@ -73,20 +71,18 @@ def test_a_rank_that_did_not_move_has_no_weight(pool: Pool) -> None:
 
 
 def different_weights(rank: int, _: int) -> Any:
-    """Rank 1 finds weights in round 1 that differ in a last digit, as others might."""
+    """In round 1 rank 1 finds weights that differ in a last digit, as others might."""
     module = Quadratic(rank, (torch.float32,))
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
-    plain, calls = SharedModel.advance_whole, []
 
-    def other(self: Any, rows: Any, weights: NDArray[np.float64]) -> Any:
-        calls.append(1)
-        off = 1e-6 * (rank == 1 and len(calls) == 2)
-        return plain(self, rows, weights + off)
+    def other(algorithm: Any, round_: Round, state: Any) -> Any:
+        decision, following = checked_decision(algorithm, round_, state)
+        off = 1e-6 * (rank == 1 and round_.cohort.round == 0)
+        return replace(decision, weights=decision.weights + off), following
 
-    models, texts = [], []
+    models, ways = [], []
     with pytest.MonkeyPatch.context() as patch, log_texts() as texts:
-        patch.setattr(SharedModel, "advance_whole", other)
-        patch.setattr("hewfl.torch.sync.zlib.crc32", lambda data: len(calls) + rank % 2)
+        patch.setattr("hewfl.torch.sync.checked_decision", other)
         options = SyncOptions(server_step=DILOCO)
         with HewLocalSGD(module, optimizer, 2, options=options) as local:
             for _ in range(4):
@@ -94,16 +90,19 @@ def different_weights(rank: int, _: int) -> Any:
                 shared = local._job.model
                 held = [flat(module), *(x.numpy() for x in shared.memory)]
                 models.append(b"".join(part.tobytes() for part in held))
-    return models, texts, len(calls)
+                ways.append(bool(local._job.exchange.is_whole))
+    return models, ways, texts
 
 
 def test_ranks_that_find_different_weights_continue_from_one_model(pool: Pool) -> None:
     """Sums follow, in which such a difference does no harm."""
     results = pool.run(different_weights, 3)
-    for models, _, calls in results:
-        assert models[1:] == results[0][0][1:]
-        assert calls == 1
-    assert sum("ranks had found different weights" in t for t in results[0][1]) == 1
+    first = results[0][0]
+    assert [models[0] == first[0] for models, *_ in results] == [True, False, True]
+    for models, ways, _ in results:
+        assert models[1:] == first[1:]
+        assert ways == [True, False, False, False]
+    assert sum("ranks had found different weights" in t for t in results[0][2]) == 1
 
 
 class Vector(nn.Module):  # type: ignore[misc]  # torch is untyped to mypy here
@@ -173,7 +172,7 @@ def test_where_one_rank_cannot_all_send_sums(pool: Pool) -> None:
     assert results[0][0] is False
 
 
-def chosen(rank: int, _: int, size: int, options: SyncOptions) -> bool:
+def chosen(_: int, __: int, size: int, options: SyncOptions) -> bool:
     module = Vector(size)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     local = HewLocalSGD(module, optimizer, 1, options=options)

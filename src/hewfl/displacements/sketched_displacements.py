@@ -34,8 +34,8 @@ _SAFE = 1e-100
 _FEW = 8
 """Up to so many vectors of float32 are multiplied pair by pair."""
 _APART = 1e-5
-"""Least squared distance, over the largest length, that a difference of products has with
-eleven digits."""
+"""Least squared distance over the largest squared length: above it, a difference of
+products has ten digits."""
 
 
 ENTRIES = frozenset(dir(Displacements)) - frozenset(dir(Products))

@@ -8,7 +8,6 @@ from typing import Any, final
 import numpy as np
 import torch
 import torch.distributed as dist
-from numpy.typing import NDArray
 from torch._C import _distributed_c10d as c10d
 
 from hewfl.core.array_types import Float64
@@ -66,9 +65,9 @@ class Communicator:
     def gather(self, rows: torch.Tensor) -> None:
         """Send this rank's row of a matrix on the host to all, and receive theirs.
 
-        On the host by messages to each: an all-gather of gloo copies what it sends, and
-        waits for another thread. Their tag is no other's, so that a rank which alone
-        left a round does not send a row where something shorter is expected.
+        On the host by messages to each: an all-gather of gloo makes copies, and waits
+        for another thread. Their tag is no other's, so that a rank which alone left a
+        round does not send a row where something shorter is expected.
         """
         sent = rows[self.rank]
         self.bytes_sent += (self.ranks - 1) * sent.nbytes
@@ -82,7 +81,7 @@ class Communicator:
         rows.copy_(received)
 
     def _send_to_all(self, sent: torch.Tensor, rows: torch.Tensor, tag: int) -> Any:
-        """Start to send a vector to all ranks, and to receive theirs into other rows."""
+        """Start to send a vector to all ranks, and to receive theirs into rows."""
         group, n, handles = self.group, self.ranks, []
         for k in range(1, n):
             target, source = (self.rank + k) % n, (self.rank - k) % n

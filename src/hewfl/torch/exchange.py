@@ -46,7 +46,7 @@ from hewfl.torch.rendezvous import SKETCH_BYTES, RankRecords
 from hewfl.torch.shared_model import SharedModel, largest
 
 EXTRA_BYTES = 2**20
-"""What a rank sends at most beyond a ring all-reduce, to have all displacements whole."""
+"""What a rank sends at most beyond a ring all-reduce, so that all have all entries."""
 ALIGNMENT = 16
 """Shards are padded to a multiple of it, for kernels that load so many numbers."""
 
@@ -67,8 +67,7 @@ class Exchange:
 
     `entries` of a vector belong to this rank, padding included. With `is_half` sums are
     sent in bfloat16: each rank rounds w_iΔ_i, and the all-reduce what it adds. With
-    `is_whole` all ranks get whole displacements. `payload_bytes` is what a rank writes
-    for a rendezvous.
+    `is_whole` all ranks get whole displacements.
     """
 
     def __init__(
@@ -83,7 +82,7 @@ class Exchange:
         self.entries = (
             -(-model.layout.parameters // (comm.ranks * ALIGNMENT)) * ALIGNMENT
         )
-        self.is_whole, self.payload_bytes = False, SKETCH_BYTES
+        self.is_whole = False
 
     @property
     def whole_bytes(self) -> int:
@@ -98,11 +97,6 @@ class Exchange:
         size = bucket.size * bucket.dtype.itemsize
         is_small = (n - 1) * size - ring_bytes(size, n) <= EXTRA_BYTES
         return size if is_plain and is_small and library(PASSES) is not None else 0
-
-    def send_whole(self, is_whole: bool) -> None:
-        """Send displacements whole from here on, or sketches and sums."""
-        self.is_whole = is_whole
-        self.payload_bytes = self.whole_bytes if is_whole else SKETCH_BYTES
 
     def write(self, rounds: int, payload: NDArray[np.uint8]) -> float:
         """Write the displacement, or its sketch, for a rendezvous.
@@ -121,14 +115,12 @@ class Exchange:
     def read(
         self, records: RankRecords
     ) -> tuple[Float[Array, "n k"], NDArray[np.bool_], NDArray[np.bool_]]:
-        """What all ranks wrote; which displacements are finite, and which ranks moved."""
+        """What all ranks wrote; which are finite, and which ranks moved."""
         if self.is_whole:
             reach = records.rows["reach"]
-            whole = records.payloads[:, : self.payload_bytes].view(np.float32)
-            return whole, np.isfinite(reach), reach > 0
-        rows = self.decode_sketches(records.payloads[:, :SKETCH_BYTES])
+            return records.payloads.view(np.float32), np.isfinite(reach), reach > 0
+        rows = self.decode_sketches(records.payloads)
         return rows, np.isfinite(rows).all(axis=1), rows.any(axis=1)
-
 
     @property
     def _sketch_dtype(self) -> np.dtype[Any]:

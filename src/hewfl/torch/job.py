@@ -124,10 +124,12 @@ class Job:
 
     def _construct(self) -> None:
         """Agree on everything, and copy the parameters of rank 0."""
-        exchange, is_plain = self.exchange, not (self.by_entries or self.options.overlap)
+        exchange, is_plain = (
+            self.exchange,
+            not (self.by_entries or self.options.overlap),
+        )
         rooms = exchange.whole_bytes * is_plain, SKETCH_BYTES * (not self.by_entries)
-        with self.rendezvous.construction(*rooms) as is_whole:
-            exchange.send_whole(is_whole)
+        with self.rendezvous.construction(*rooms) as exchange.is_whole:
             self.model.set_anchor()
             self.share(self.model.anchor)
             for parameter in self.parameters.frozen:

@@ -43,8 +43,8 @@ _AGREEING_BYTES = np.dtype(_AGREEING).itemsize
 _TEXT_BYTES = 1600
 """Bytes in which a rank describes a value on which ranks disagree."""
 _COUNTS: "weakref.WeakKeyDictionary[Any, Counter[str]]" = weakref.WeakKeyDictionary()
-"""For each process group: its instances and rendezvous so far, the job's number, and the
-bytes that each message has for a displacement."""
+"""For each process group: its instances and rendezvous so far, the job's number, the
+instances agreed on, and the bytes that each message has for a displacement."""
 
 
 AgreedValue = tuple[str, int, str]
@@ -100,8 +100,10 @@ class Rendezvous:
 
     Messages have one size, whatever they are for and whoever sends them: gloo ends the
     process where sizes differ, and ranks that come to different rendezvous must instead
-    learn of it. So the size belongs to the group: it grows where all ranks have agreed
-    on another instance, which no rank can have missed, to what that one needs.
+    learn of it. So the size belongs to the group, and changes only where all ranks have
+    agreed, which no rank can have missed. While the group has one instance, messages
+    have room for its displacements; from a second one on these follow on their own,
+    after the ranks have agreed that they are at a round of the same.
     """
 
     def __init__(
@@ -111,23 +113,25 @@ class Rendezvous:
         self._digests = [digest for _, digest, _ in agreed]
         self._attendance = Attendance(group, comm.rank, comm.ranks)
         self._table = torch.zeros((comm.ranks, 0), dtype=torch.uint8)
+        self._size = 0  # bytes for a displacement
         self.watch = self._attendance.watch
 
-    def payload(self, size: int) -> NDArray[np.uint8]:
+    def payload(self) -> NDArray[np.uint8]:
         """The bytes of this rank's next message for its displacement: write there."""
-        return self._messages()[self._comm.rank, _HEAD : _HEAD + size]
+        return self._messages()[self._comm.rank, _HEAD : _HEAD + self._size]
 
     def make_room(self, size: int) -> None:
-        """Let the group's messages have so many bytes for a displacement, or more.
+        """Let this instance send so many bytes of each displacement from here on.
 
         To be called on all ranks after the same rendezvous.
         """
-        counts = self._attendance.counts
-        counts["room"] = max(counts["room"], size)
+        counts, self._size = self._attendance.counts, size
+        is_with_record = counts["agreed"] == 1 and self._comm.has_time_limits
+        counts["room"] = size if is_with_record else 0
 
     def _messages(self) -> NDArray[np.uint8]:
         """Memory for the messages of all ranks."""
-        size = _HEAD + self._attendance.counts["room"]
+        size = _HEAD + max(self._size, self._attendance.counts["room"])
         if self._table.shape[1] != size:
             self._table = self._table.new_zeros((self._comm.ranks, size))
         table: NDArray[np.uint8] = self._table.numpy()
@@ -137,8 +141,8 @@ class Rendezvous:
     def construction(self, whole: int, other: int) -> Iterator[bool]:
         """The first rendezvous, at which ranks agree on a number for the job.
 
-        From here on messages have room for `whole` bytes, if that is above zero on all
-        ranks, else for `other`; yields whether it is.
+        From here on a displacement has `whole` bytes, if that is above zero on all
+        ranks, else `other`; yields whether it is.
         """
         counts, comm = self._attendance.counts, self._comm
         job = counts["job"] or secrets.randbelow(2**48) + 1
@@ -151,6 +155,7 @@ class Rendezvous:
         with self.gather(Purpose.CONSTRUCTION, RankWork(), 0, numbers) as records:
             counts["job"] = int(records.rows["job"][0])
             is_whole = bool(records.rows["room"].min() > 0)
+            counts["agreed"] += 1
             self.make_room(whole if is_whole else other)
             yield is_whole
 
@@ -176,8 +181,9 @@ class Rendezvous:
             fixed = purpose, self._attendance.instance, rounds, self._digests
             given = [numbers.get(name, 0) for name, _ in _NUMBERS]
             record.view(ROW)[0] = (*fixed, *given, *(getattr(work, k) for k in _WORK))
+            room = self._attendance.counts["room"]
             if self._comm.has_time_limits:
-                self._comm.gather(self._table)
+                self._comm.gather(self._table[:, : _HEAD + room])
                 records = table[:, : ROW.itemsize]
             else:
                 # On NCCL a missing rank must show before a collective is started.
@@ -185,10 +191,11 @@ class Rendezvous:
             rows = records.copy().view(ROW)[:, 0]
             if (records[:, :_AGREEING_BYTES] != records[0, :_AGREEING_BYTES]).any():
                 self._require_agreement(rows)
-            if "reach" in numbers and not self._comm.has_time_limits:
-                self._comm.gather(self._table)
+            if "reach" in numbers and room == 0:
+                self._comm.gather(self._table[:, _HEAD:])
             active = np.flatnonzero((rows["steps"] > 0) & (rows["total_step"] > 0))
-            yield RankRecords(_purpose_of(rows), rows, active, table[:, _HEAD:])
+            payloads = table[:, _HEAD : _HEAD + self._size]
+            yield RankRecords(_purpose_of(rows), rows, active, payloads)
 
     def _require_agreement(self, rows: NDArray[Any]) -> None:
         """Require one purpose, instance, round and all agreed values.
@@ -212,7 +219,9 @@ class Rendezvous:
             if len(set(rows["digests"][:, k])) > 1:  # on all ranks, so all send texts
                 own = text.encode()[:_TEXT_BYTES].ljust(_TEXT_BYTES)
                 sent = torch.zeros((self._comm.ranks, _TEXT_BYTES), dtype=torch.uint8)
-                sent[self._comm.rank] = torch.frombuffer(bytearray(own), dtype=sent.dtype)
+                sent[self._comm.rank] = torch.frombuffer(
+                    bytearray(own), dtype=sent.dtype
+                )
                 self._comm.gather(sent)
                 lines = [bytes(row).decode(errors="replace") for row in sent.numpy()]
                 texts = [line.rstrip() for line in lines]

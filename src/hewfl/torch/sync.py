@@ -84,8 +84,7 @@ def sync(job: Job, work: RankWork) -> SyncReport | None:
     numbers: dict[str, int | float] = {"product": job.product}
     numbers["weights"] = job.weights_digest
     if not job.by_entries:
-        payload = job.rendezvous.payload(job.exchange.payload_bytes)
-        numbers["reach"] = job.exchange.write(job.rounds, payload)
+        numbers["reach"] = job.exchange.write(job.rounds, job.rendezvous.payload())
     with job.rendezvous.gather(Purpose.ROUND, work, job.rounds, numbers) as records:
         wait_seconds = time.perf_counter() - start
         sketch_check = _check_last(job, records)
@@ -196,8 +195,7 @@ def _share_model(job: Job) -> None:
     if job.is_first:
         _log.warning("round %d: %s", job.rounds, _DIFFERENT)
     job.share([*job.model.anchor, *job.model.memory, *job.model.average])
-    job.exchange.send_whole(False)
-    job.weights_digest = 0
+    job.exchange.is_whole, job.weights_digest = False, 0
     job.rendezvous.make_room(SKETCH_BYTES)
 
 
