@@ -36,7 +36,7 @@ import torch
 from numpy.typing import NDArray
 
 from hewfl.core.array_types import Float, Float64, Int64
-from hewfl.core.native import PASSES, library
+from hewfl.core.native import PASSES, library, load
 from hewfl.core.validation import Array, Ints
 from hewfl.displacements.count_sketch import CountSketch
 from hewfl.displacements.dense import as_dense
@@ -96,7 +96,7 @@ class Exchange:
         is_plain &= len(self._buckets) == self._shards.count == 1 and not self._is_half
         size = bucket.size * bucket.dtype.itemsize
         is_small = (n - 1) * size - ring_bytes(size, n) <= EXTRA_BYTES
-        return size if is_plain and is_small and library(PASSES) is not None else 0
+        return size * (is_plain and is_small and hasattr(library(PASSES), "stepped"))
 
     def write(self, rounds: int, payload: NDArray[np.uint8]) -> float:
         """Write the displacement, or its sketch, for a rendezvous.
@@ -107,7 +107,7 @@ class Exchange:
         if not self.is_whole:
             payload[:] = self.sketch(rounds)
             return 0.0
-        kernels: Any = library(PASSES)
+        kernels: Any = load(PASSES)
         x = self._model.origin(0).numpy()
         reach: float = kernels.displaced(self._model.arrays(0), x, payload)
         return reach

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hewfl.core.native import PASSES, library
+from hewfl.core.native import PASSES, library, load
 from hewfl.server.server_step import ServerStep, add_iterate, average_weight
 from hewfl.torch.parameters import BucketLayout
 
@@ -167,7 +167,7 @@ class SharedModel:
         self, rows: Sequence[NDArray[Any]], weights: NDArray[np.float64]
     ) -> list[Any]:
         """The same from whole displacements, s = Σ w_iΔ_i, of one bucket of float32."""
-        kernels: Any = library(PASSES)
+        kernels: Any = load(PASSES)
         out, is_plain = self.sum_buffer(0), self.server_step.is_plain
         x = self.anchor[0].numpy() if is_plain else None
         magnitude = kernels.stepped(list(rows), len(out), weights, x, out.numpy())

@@ -11,8 +11,8 @@ anything is loaded.
 import logging
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any, final
+from dataclasses import asdict, fields
+from typing import Any
 
 import torch
 
@@ -65,71 +65,52 @@ def load_job_state(job: Job, state: Mapping[str, Any]) -> RankWork:
     `DataError` before anything is written.
     """
     try:
-        loaded = _read(job, state)
+        _require_identity(job, state)
+        rounds = _checked("rounds", state["rounds"], 0)
+        local, shared = _own_part(job, state), state[_common_key(job)]
+        has_server = any(name.startswith("server") for name in shared)
+        common = _common_parts(job)
+        if local is None and not has_server:  # without control variates
+            common = {k: v for k, v in common.items() if not k.startswith("server")}
+        _check_vectors(common, shared, finite=True)
+        started = _checked("variates_initialised", state["variates_initialised"], False)
+        sources, algorithm, work = [(common, shared)], job.initial_state(), RankWork()
+        if local is not None:
+            sources.append((_rank_parts(job), local["vectors"]))
+            _check_vectors(*sources[1], finite=False)
+            algorithm = _algorithm_state(algorithm, local["algorithm"])
+            given = {f.name: (local["work"][f.name], f.default) for f in fields(work)}
+            work = RankWork(**{k: _checked(k, *pair) for k, pair in given.items()})
     except HewError:
         raise
     except Exception as error:  # whatever a damaged part of it causes
         text = f"the state is damaged: {type(error).__name__} ({error}) in reading it"
         raise DataError(text) from error
     drop_pending(job)
-    for parts, given in loaded.sources:
+    for parts, vectors in sources:
         for name, tensors in parts.items():
-            wholes = given[name].split([part.shape[-1] for part in tensors], dim=-1)
+            wholes = vectors[name].split([part.shape[-1] for part in tensors], dim=-1)
             for part, whole in zip(tensors, wholes, strict=True):
                 part.copy_(whole)
-    job.rounds, job.state, job.weights_digest = loaded.rounds, loaded.algorithm, 0
-    if loaded.joins:
+    job.rounds, job.state, job.weights_digest = rounds, algorithm, 0
+    if local is None:
         job.model.set_parameters()
-    if job.variates is not None and loaded.variates is not None:
-        job.variates.is_initialised = loaded.variates
-        if loaded.joins:
+    if job.variates is not None and has_server:
+        job.variates.is_initialised = started
+        if local is None:
             job.variates.reset_to_server()
     if job.trace is not None:
         job.trace.resume(job.rounds)
-    return loaded.work
+    return work
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class _Loaded:
-    """A state that has been read and checked; nothing has been written."""
-
-    rounds: int
-    sources: list[tuple[Parts, Mapping[str, torch.Tensor]]]  # where to, and what
-    algorithm: Any
-    work: RankWork
-    joins: bool  # whether the state has no part of this rank
-    variates: bool | None  # whether they are initialised; None without any in the state
-
-
-def _read(job: Job, state: Mapping[str, Any]) -> _Loaded:
-    """Check all of a state, and choose what this rank takes of it."""
-    _require_identity(job, state)
-    rounds = _checked("rounds", state["rounds"], 0)
-    local, common, shared = (
-        _own_part(job, state),
-        _common_parts(job),
-        state[_common_key(job)],
-    )
-    has_server = any(name.startswith("server") for name in shared)
-    if local is None and not has_server:  # without control variates
-        common = {k: v for k, v in common.items() if not k.startswith("server")}
-    _check_vectors(common, shared, finite=True)
-    sources, algorithm, work = [(common, shared)], job.initial_state(), RankWork()
-    if local is not None:
-        sources.append((_rank_parts(job), local["vectors"]))
-        _check_vectors(*sources[1], finite=False)
-        arrays = {k: v.cpu().numpy().copy() for k, v in local["algorithm"].items()}
-        shapes = {k: v.shape for k, v in flatten(algorithm).items()}
-        if {k: v.shape for k, v in arrays.items()} != shapes:
-            raise DataError(f"{_DAMAGED} memory of the aggregator has another shape")
-        algorithm = unflatten(algorithm, arrays)
-        names = {field.name: field.default for field in fields(RankWork)}
-        given = {k: _checked(k, local["work"][k], like) for k, like in names.items()}
-        work = RankWork(**given)
-    started = _checked("variates_initialised", state["variates_initialised"], False)
-    variates = started if has_server else None
-    return _Loaded(rounds, sources, algorithm, work, local is None, variates)
+def _algorithm_state(like: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
+    """The state of an algorithm from its tensors, of the shapes of the first one."""
+    arrays = {k: v.cpu().numpy().copy() for k, v in tensors.items()}
+    shapes = {k: v.shape for k, v in flatten(like).items()}
+    if {k: v.shape for k, v in arrays.items()} != shapes:
+        raise DataError(f"{_DAMAGED} memory of the aggregator has another shape")
+    return unflatten(like, arrays)
 
 
 def _checked(name: str, value: Any, like: Any) -> Any:
