@@ -15,7 +15,7 @@ from hewfl.core.native import PASSES, load
 from hewfl.core.round import Round
 from hewfl.server.state import checked_decision
 from hewfl.torch import HewLocalSGD, SyncOptions
-from hewfl.torch.exchange import EXTRA_BYTES, Exchange
+from hewfl.torch.exchange import WHOLE_BYTES, Exchange
 
 pytestmark = [
     pytest.mark.torch,
@@ -182,10 +182,10 @@ def chosen(_: int, __: int, size: int, options: SyncOptions) -> bool:
 @pytest.mark.parametrize(
     ("ranks", "size", "options", "expected"),
     [
-        (2, 10**6, SyncOptions(), True),  # as many bytes as a ring
-        (2, 2**21, SyncOptions(), False),  # two buckets
-        (4, EXTRA_BYTES // 6, SyncOptions(), True),
-        (4, EXTRA_BYTES // 6 + 1, SyncOptions(), False),
+        (2, WHOLE_BYTES // 4, SyncOptions(), True),
+        (2, WHOLE_BYTES // 4 + 1, SyncOptions(), False),
+        (4, WHOLE_BYTES // 12, SyncOptions(), True),
+        (4, WHOLE_BYTES // 12 + 1, SyncOptions(), False),
         (2, 100, SyncOptions(overlap=True), False),
         (2, 100, SyncOptions(compression="bfloat16"), False),
         (2, 100, SyncOptions(gram="full"), False),

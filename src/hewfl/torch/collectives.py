@@ -1,5 +1,6 @@
 """Collectives of a process group, with time limits and a count of the bytes sent."""
 
+import time
 import weakref
 from collections.abc import Sequence
 from datetime import timedelta
@@ -58,9 +59,10 @@ class Communicator:
 
     def wait(self, handles: list[Any]) -> None:
         """Wait for collectives: on the host with a limit, on a GPU in stream order."""
-        limit = (self.timeout,) if self.has_time_limits else ()
+        end, least = time.monotonic() + self.timeout.total_seconds(), 1e-3
         for handle in handles:
-            handle.wait(*limit)
+            left = timedelta(seconds=max(end - time.monotonic(), least))
+            handle.wait(*((left,) if self.has_time_limits else ()))
 
     def gather(self, rows: torch.Tensor) -> None:
         """Send this rank's row of a matrix on the host to all, and receive theirs.

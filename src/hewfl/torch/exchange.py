@@ -41,12 +41,12 @@ from hewfl.core.validation import Array, Ints
 from hewfl.displacements.count_sketch import CountSketch
 from hewfl.displacements.dense import as_dense
 from hewfl.displacements.sharded import ShardedDisplacements, VectorShard
-from hewfl.torch.collectives import Communicator, Shards, ring_bytes
+from hewfl.torch.collectives import Communicator, Shards
 from hewfl.torch.rendezvous import SKETCH_BYTES, RankRecords
 from hewfl.torch.shared_model import SharedModel, largest
 
-EXTRA_BYTES = 2**20
-"""What a rank sends at most beyond a ring all-reduce, so that all have all entries."""
+WHOLE_BYTES = 2**21
+"""What a rank sends at most to give its whole displacement to all."""
 ALIGNMENT = 16
 """Shards are padded to a multiple of it, for kernels that load so many numbers."""
 
@@ -91,11 +91,10 @@ class Exchange:
         That is a small model in one bucket of float32 on the host, where the compiled
         kernel is there.
         """
-        n, bucket = self._comm.ranks, self._buckets[0]
         is_plain = self._comm.has_time_limits and self._dtype == torch.float32
         is_plain &= len(self._buckets) == self._shards.count == 1 and not self._is_half
-        size = bucket.size * bucket.dtype.itemsize
-        is_small = (n - 1) * size - ring_bytes(size, n) <= EXTRA_BYTES
+        size = self._buckets[0].size * self._dtype.itemsize
+        is_small = (self._comm.ranks - 1) * size <= WHOLE_BYTES
         return size * (is_plain and is_small and hasattr(library(PASSES), "stepped"))
 
     def write(self, rounds: int, payload: NDArray[np.uint8]) -> float:
