@@ -14,7 +14,8 @@ from hewfl import ServerStep
 from hewfl.core.native import PASSES, load
 from hewfl.core.round import Round
 from hewfl.server.state import checked_decision
-from hewfl.torch import HewLocalSGD, SyncOptions
+from hewfl.torch import HewLocalSGD, RankError, SyncOptions
+from hewfl.torch.collectives import Communicator
 from hewfl.torch.exchange import WHOLE_BYTES, Exchange
 
 pytestmark = [
@@ -103,6 +104,45 @@ def test_ranks_that_find_different_weights_continue_from_one_model(pool: Pool) -
         assert models[1:] == first[1:]
         assert ways == [True, False, False, False]
     assert sum("ranks had found different weights" in t for t in results[0][2]) == 1
+
+
+def heard_by_one(rank: int, _: int) -> Any:
+    """Rank 2 is lost in round 1 when its message has reached rank 0 alone."""
+    module = Quadratic(rank, (torch.float32,))
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+
+    def send_to_one(self: Communicator, sent: Any, rows: Any, tag: int) -> Any:
+        handles = [self.group.recv([rows[k]], k, tag) for k in (0, 1)]
+        self.wait([*handles, self.group.send([sent], 0, tag)])
+        text = "the machine has no power"
+        raise RuntimeError(text)
+
+    ends = [flat(module)]
+    options = SyncOptions(timeout=30, on_round=lambda _: ends.append(flat(module)))
+    with pytest.MonkeyPatch.context() as patch:
+        local = HewLocalSGD(module, optimizer, 1, options=options)
+        local.__enter__()
+        descend(module, optimizer, 1)
+        if rank == 2:
+            patch.setattr(Communicator, "_send_to_all", send_to_one)
+        with pytest.raises(RankError) as caught:
+            descend(module, optimizer, 2)
+    local.discard_local_steps()
+    return local.rounds, [end.tobytes() for end in (*ends, flat(module))], str(caught)
+
+
+def test_a_rank_that_is_lost_half_heard_is_an_error_on_all(pool: Pool) -> None:
+    """Who heard of it has the round, as where a rank is lost right after it; no abort.
+
+    Each rank has the model of its own last round, to return to.
+    """
+    results = pool.run(heard_by_one, 3)
+    assert [rounds for rounds, *_ in results] == [2, 1, 1]
+    for rounds, ends, text in results:
+        assert len(ends) == rounds + 2
+        assert ends[-1] == ends[-2]
+        assert ends[1] == results[0][1][1]
+        assert f"broke off in round {rounds}" in text
 
 
 class Vector(nn.Module):  # type: ignore[misc]  # torch is untyped to mypy here
