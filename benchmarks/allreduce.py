@@ -42,6 +42,7 @@ from torch.distributed.algorithms.model_averaging import utils
 from hewfl import ExactWeights, LocalSGD, Method
 from hewfl.torch import HewLocalSGD, SyncOptions
 from hewfl.torch.collectives import ring_bytes
+from hewfl.torch.exchange import WHOLE_BYTES
 from hewfl.torch.job import DEFAULT
 
 PEER = "all-reduce average"
@@ -83,6 +84,8 @@ def methods(d: int, device: str) -> dict[str, Timed]:
         PEER: Timed(lambda: move(plain), lambda: average(plain)),
         "hewfl, default": ours(DEFAULT),
     }
+    if d <= WHOLE_BYTES // 4:  # two buckets are not sent whole
+        made["hewfl, default by sums"] = ours(DEFAULT, bucket_bytes=2 * d)
     if d <= LARGE:
         made["hewfl, exact"] = ours(EXACT)
         made["hewfl, mean"] = ours("mean")

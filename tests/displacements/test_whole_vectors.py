@@ -131,20 +131,21 @@ def test_a_sum_beyond_the_range_shows() -> None:
 def test_buffers_that_are_too_short_are_refused() -> None:
     long, short = np.ones(10, np.float32), np.ones(9, np.float32)
     passes, A = kernels(), np.empty((2, 2))
-    for call in (
-        lambda: passes.displaced([long], short, long.copy()),
-        lambda: passes.displaced([long], long, short.copy()),
-        lambda: passes.displaced([short, short], long, long.copy()),
-        lambda: passes.stepped([long, short], 10, np.ones(2), None, long.copy()),
-        lambda: passes.stepped([long], 10, np.ones(1), short, long.copy()),
-        lambda: passes.stepped([long], 10, np.ones(1), None, short.copy()),
-        lambda: passes.stepped([long], -1, np.ones(1), None, long.copy()),
-        lambda: passes.inner([long, short], 10, A),
-        lambda: passes.inner([long, long, long], 10, A),
-        lambda: passes.inner([long], -1, A),
-    ):
+    calls: list[tuple[str, tuple[Any, ...]]] = [
+        ("displaced", ([long], short, long.copy())),
+        ("displaced", ([long], long, short.copy())),
+        ("displaced", ([short, short], long, long.copy())),
+        ("stepped", ([long, short], 10, np.ones(2), None, long.copy())),
+        ("stepped", ([long], 10, np.ones(1), short, long.copy())),
+        ("stepped", ([long], 10, np.ones(1), None, short.copy())),
+        ("stepped", ([long], -1, np.ones(1), None, long.copy())),
+        ("inner", ([long, short], 10, A)),
+        ("inner", ([long, long, long], 10, A)),
+        ("inner", ([long], -1, A)),
+    ]
+    for name, arguments in calls:
         with pytest.raises(ValueError, match="shorter"):
-            call()
+            getattr(passes, name)(*arguments)
     for wrong in (5, [5], [None]):
         with pytest.raises((TypeError, ValueError)):
             passes.displaced(wrong, long, long.copy())

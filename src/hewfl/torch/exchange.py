@@ -95,7 +95,8 @@ class Exchange:
         is_plain &= len(self._buckets) == self._shards.count == 1 and not self._is_half
         size = self._buckets[0].size * self._dtype.itemsize
         is_small = (self._comm.ranks - 1) * size <= WHOLE_BYTES
-        return size * (is_plain and is_small and hasattr(library(PASSES), "stepped"))
+        has_kernel = hasattr(library(PASSES), "stepped")
+        return int(size) if is_plain and is_small and has_kernel else 0
 
     def write(self, rounds: int, payload: NDArray[np.uint8]) -> float:
         """Write the displacement, or its sketch, for a rendezvous.
@@ -119,7 +120,8 @@ class Exchange:
             reach = records.rows["reach"]
             return records.payloads.view(np.float32), np.isfinite(reach), reach > 0
         rows = self.decode_sketches(records.payloads)
-        return rows, np.isfinite(rows).all(axis=1), rows.any(axis=1)
+        finite, has_moved = np.isfinite(rows).all(axis=1), rows.any(axis=1)
+        return rows, np.asarray(finite), np.asarray(has_moved)
 
     @property
     def _sketch_dtype(self) -> np.dtype[Any]:
