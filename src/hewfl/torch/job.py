@@ -124,12 +124,10 @@ class Job:
 
     def _construct(self) -> None:
         """Agree on everything, and copy the parameters of rank 0."""
-        exchange, is_plain = (
-            self.exchange,
-            not (self.by_entries or self.options.overlap),
-        )
-        rooms = exchange.whole_bytes * is_plain, SKETCH_BYTES * (not self.by_entries)
-        with self.rendezvous.construction(*rooms) as exchange.is_whole:
+        exchange, by_entries = self.exchange, self.by_entries
+        whole = 0 if by_entries or self.options.overlap else exchange.whole_bytes
+        other = 0 if by_entries else SKETCH_BYTES
+        with self.rendezvous.construction(whole, other) as exchange.is_whole:
             self.model.set_anchor()
             self.share(self.model.anchor)
             for parameter in self.parameters.frozen:

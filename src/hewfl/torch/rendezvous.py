@@ -218,13 +218,10 @@ class Rendezvous:
         for k, (what, _, text) in enumerate(self._agreed):
             if len(set(rows["digests"][:, k])) > 1:  # on all ranks, so all send texts
                 own = text.encode()[:_TEXT_BYTES].ljust(_TEXT_BYTES)
-                sent = torch.zeros((self._comm.ranks, _TEXT_BYTES), dtype=torch.uint8)
-                sent[self._comm.rank] = torch.frombuffer(
-                    bytearray(own), dtype=sent.dtype
-                )
-                self._comm.gather(sent)
-                lines = [bytes(row).decode(errors="replace") for row in sent.numpy()]
-                texts = [line.rstrip() for line in lines]
+                sent = np.zeros((self._comm.ranks, _TEXT_BYTES), np.uint8)
+                sent[self._comm.rank] = np.frombuffer(own, np.uint8)
+                self._comm.gather(torch.from_numpy(sent))
+                texts = [bytes(row).decode(errors="replace").rstrip() for row in sent]
                 _require_same(f"have the same {what}", texts, texts)
 
 

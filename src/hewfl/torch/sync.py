@@ -190,7 +190,7 @@ def _share_model(job: Job) -> None:
     """Give all ranks the common model of rank 0; from here on exchange sums.
 
     Machines of different kinds may find weights that differ in a last bit. Sums are the
-    same on all ranks even then.
+    same on all ranks even then. After a last round nothing is compared.
     """
     if job.is_first:
         _log.warning("round %d: %s", job.rounds, _DIFFERENT)
