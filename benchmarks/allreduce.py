@@ -42,6 +42,7 @@ from torch.distributed.algorithms.model_averaging import utils
 from hewfl import ExactWeights, LocalSGD, Method
 from hewfl.torch import HewLocalSGD, SyncOptions
 from hewfl.torch.collectives import ring_bytes
+from hewfl.torch.exchange import WHOLE_BYTES
 from hewfl.torch.job import DEFAULT
 
 PEER = "all-reduce average"
@@ -70,7 +71,10 @@ class Timed:
 
 
 def methods(d: int, device: str) -> dict[str, Timed]:
-    """Each with parameters of its own; few of the largest, for memory's sake."""
+    """Each with parameters and a group of its own, as in a job that has one.
+
+    Few of the largest, for memory's sake.
+    """
     plain = parameters(d, device)
 
     def ours(aggregator: Any, **options: Any) -> Timed:
@@ -80,6 +84,8 @@ def methods(d: int, device: str) -> dict[str, Timed]:
         PEER: Timed(lambda: move(plain), lambda: average(plain)),
         "hewfl, default": ours(DEFAULT),
     }
+    if d <= WHOLE_BYTES // 4:  # two buckets are not sent whole
+        made["hewfl, default by sums"] = ours(DEFAULT, bucket_bytes=2 * d)
     if d <= LARGE:
         made["hewfl, exact"] = ours(EXACT)
         made["hewfl, mean"] = ours("mean")
@@ -109,7 +115,8 @@ def local_method(
         p.grad = torch.zeros_like(p)
     module = torch.nn.ParameterList(params)
     chosen = SyncOptions(**options)
-    local = HewLocalSGD(module, optimizer, 10**9, aggregator, options=chosen)
+    group = dist.new_group()
+    local = HewLocalSGD(module, optimizer, 10**9, aggregator, group, chosen)
     local.__enter__()
 
     def away() -> None:

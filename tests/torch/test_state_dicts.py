@@ -3,7 +3,7 @@
 import copy
 import itertools
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, final
@@ -14,7 +14,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from numpy.typing import NDArray
 from tests.torch.pool import Pool
-from tests.torch.scenarios import Quadratic, descend, flat, make_aggregator
+from tests.torch.scenarios import SIZE, Quadratic, descend, flat, make_aggregator
 from torch.distributed.checkpoint import DefaultLoadPlanner
 
 from hewfl import DataError, ServerStep
@@ -114,6 +114,66 @@ def refusals(rank: int, ranks: int) -> list[str]:
     assert local.rounds == 0
     same(before, local.state_dict())
     return texts
+
+
+def spoiled_values(value: Any) -> list[Any]:
+    """What damage may make of a value."""
+    others: list[Any] = [None, "text", [], -1, 2.5, True]
+    others += [{}] * (value != {})
+    if isinstance(value, torch.Tensor):
+        wide = value.double() if value.dtype != torch.float64 else value.float()
+        others += [value.reshape(-1)[:-1], value[None], wide, value.long().bool()]
+        if value.is_floating_point():
+            others.append(torch.full_like(value, torch.nan))
+    return others
+
+
+def damaged_states(state: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The state with one part missing, or of another kind, and where that is."""
+    for key, value in state.items():
+        yield f"no {key}", {k: v for k, v in state.items() if k != key}
+        for other in spoiled_values(value):
+            yield f"{key}: {other!r:.60}", state | {key: other}
+        if isinstance(value, dict):
+            for place, part in damaged_states(value):
+                yield f"{key}, {place}", state | {key: part}
+
+
+def fuzzed(rank: int, _: int, rule: str) -> tuple[int, list[str]]:
+    """Damaged states, each loaded: how many were refused, and what was not."""
+    module, optimizer, local = make(rank, Job(rule, torch.float32))
+    with local:
+        descend(module, optimizer, 2 * (2 + rank))
+    descend(module, optimizer, 1)
+    state, refused, accepted = local.state_dict(), 0, []
+    for place, other in damaged_states(state):
+        try:
+            local.load_state_dict(other)
+        except DataError:
+            refused += 1
+        else:
+            accepted.append(place)
+            local.load_state_dict(state)
+        same(state, local.state_dict())
+    return refused, accepted
+
+
+@pytest.mark.parametrize("rule", ["exact", "variate"])
+def test_a_damaged_state_is_one_error_and_changes_nothing(
+    pool: Pool, rule: str
+) -> None:
+    """Of a missing part of this rank the rest is loaded: the rank joins."""
+    for rank, (refused, accepted) in enumerate(pool.run(fuzzed, 2, rule)):
+        assert refused > 150
+        own = f"rank {rank} of 2"
+        allowed = {f"no {own}", "aggregator: 'text'", f"{own}, work, total_step: 2.5"}
+        switches = [f"{own}, work, {k}" for k in ("leaving", "finite", "uncounted")]
+        allowed |= {f"{k}: True" for k in [*switches, "variates_initialised"]}
+        allowed |= {
+            f"{own}, vectors, {name}: {torch.full((SIZE,), torch.nan)!r:.60}"
+            for name in ("parameters float32", "variate float32")
+        }
+        assert set(accepted) - allowed == set()
 
 
 def same(one: Any, other: Any) -> None:

@@ -240,7 +240,7 @@ def _kept(
     """k_i = min(1, max(0, 1 + a_i/τ)), and the status; ones where all are zero."""
     tau = max(LEAST, 2 / (len(a) - 1)) if tolerance is None else tolerance
     if relative:
-        r = min(0.0, float(np.median(a)))
+        r = min(0.0, _median(a))
         a, tau = a - r, tau - 2 * r
     k = np.clip(1 + a / tau, 0.0, 1.0) if tau > 0 else (a > 0) * 1.0
     if not k.any():
@@ -251,7 +251,14 @@ def _kept(
 def _excess(lengths: PerClient) -> PerClient:
     """Lengths over the median of those above zero."""
     moved = lengths[lengths > 0]
-    return lengths / float(np.median(moved)) if len(moved) else lengths
+    return lengths / _median(moved) if len(moved) else lengths
+
+
+def _median(values: PerClient) -> float:
+    """The median of some finite numbers; NumPy's takes five times as long for a few."""
+    ordered = np.sort(values)
+    half = len(ordered) // 2
+    return float(0.5 * ordered[half] + 0.5 * ordered[(len(ordered) - 1) // 2])
 
 
 @final

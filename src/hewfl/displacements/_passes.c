@@ -1252,6 +1252,168 @@ static PyObject *native_moved(PyObject *self, PyObject *args)
     return ok ? Py_BuildValue("dd", product, (double)far.value) : NULL;
 }
 
+/* The bits of the largest |x|: among floats without a sign they are in the order of the numbers,
+ * NaN the last. */
+MULTIARCH static uint32_t largest_bits(const float *x, Py_ssize_t n, uint32_t most)
+{
+    for (Py_ssize_t i = 0; i < n; i++) {
+        union {
+            float value;
+            uint32_t bits;
+        } entry = {.value = x[i]};
+        uint32_t size = entry.bits & 0x7fffffffu;
+        most = size > most ? size : most;
+    }
+    return most;
+}
+
+static PyObject *as_number(uint32_t bits)
+{
+    union {
+        uint32_t bits;
+        float value;
+    } x = {.bits = bits};
+    return PyFloat_FromDouble((double)x.value);
+}
+
+MULTIARCH static void subtract(const float *y, const float *x, Py_ssize_t n, float *restrict out)
+{
+    for (Py_ssize_t i = 0; i < n; i++)
+        out[i] = y[i] - x[i];
+}
+
+/* displaced(pieces, x, out): out = y - x for a vector y given as a list of pieces, all of
+ * float32; returns the largest entry of it by its size, not finite if an entry is not. */
+static PyObject *native_displaced(PyObject *self, PyObject *args)
+{
+    (void)self;
+    PyObject *list;
+    Py_buffer x, out;
+    if (!PyArg_ParseTuple(args, "O!y*w*", &PyList_Type, &list, &x, &out))
+        return NULL;
+    Py_ssize_t pieces = PyList_Size(list), at = 0;
+    uint32_t most = 0;
+    int ok = 1;
+    for (Py_ssize_t k = 0; ok && k < pieces; k++) {
+        Py_buffer y;
+        if (PyObject_GetBuffer(PyList_GetItem(list, k), &y, PyBUF_SIMPLE) < 0) {
+            ok = 0;
+            break;
+        }
+        Py_ssize_t n = y.len / 4;
+        ok = fits(&x, at + n, 4) && fits(&out, at + n, 4);
+        for (Py_ssize_t lo = 0; ok && lo < n; lo += PIECE) { /* the second finds it in cache */
+            Py_ssize_t len = n - lo < PIECE ? n - lo : PIECE;
+            float *to = (float *)out.buf + at + lo;
+            subtract((const float *)y.buf + lo, (const float *)x.buf + at + lo, len, to);
+            most = largest_bits(to, len, most);
+        }
+        at += n;
+        PyBuffer_Release(&y);
+    }
+    PyBuffer_Release(&x);
+    PyBuffer_Release(&out);
+    return ok ? as_number(most) : NULL;
+}
+
+/* out <- x + s, where there is an x: s in double precision is rounded first */
+MULTIARCH static void step_from(const double *s, const float *x, Py_ssize_t n, float *restrict out)
+{
+    if (x)
+        for (Py_ssize_t i = 0; i < n; i++)
+            out[i] = x[i] + (float)s[i];
+    else
+        for (Py_ssize_t i = 0; i < n; i++)
+            out[i] = (float)s[i];
+}
+
+/* stepped(rows, d, weights, x, out): out = x + sum_i w_i row_i, all of float32 but the weights;
+ * without x if it is None. The sum is rounded once before x is added. Returns the largest entry
+ * by its size, not finite if an entry is not. With weights that float32 holds products are exact,
+ * and the bits do not depend on the processor. */
+static PyObject *native_stepped(PyObject *self, PyObject *args)
+{
+    (void)self;
+    PyObject *list;
+    Py_buffer weights, x, out;
+    Py_ssize_t d;
+    if (!PyArg_ParseTuple(args, "Ony*z*w*", &list, &d, &weights, &x, &out))
+        return NULL;
+    Rows rows;
+    Py_ssize_t n = weights.len / 8;
+    char *types = calloc((size_t)n + 1, 1); /* all of FLOAT32 */
+    int held = types && fits(&out, d, 4) && (!x.buf || fits(&x, d, 4)) &&
+               hold_rows(&rows, list, types, n, d);
+    if (!types)
+        PyErr_NoMemory();
+    uint32_t most = 0;
+    if (held) {
+        Py_BEGIN_ALLOW_THREADS
+        LINED double sum[PIECE];
+        for (Py_ssize_t lo = 0; lo < d; lo += PIECE) {
+            Py_ssize_t len = d - lo < PIECE ? d - lo : PIECE;
+            float *to = (float *)out.buf + lo;
+            add_all(&rows, lo, len, weights.buf, NULL, sum);
+            step_from(sum, x.buf ? (const float *)x.buf + lo : NULL, len, to);
+            most = largest_bits(to, len, most);
+        }
+        Py_END_ALLOW_THREADS
+        drop_rows(&rows);
+    }
+    free(types);
+    PyBuffer_Release(&weights);
+    if (x.obj)
+        PyBuffer_Release(&x);
+    PyBuffer_Release(&out);
+    return held ? as_number(most) : NULL;
+}
+
+enum { SHORT = 512 }; /* numbers of each of up to eight rows that fit the first cache */
+
+/* inner(rows, d, A): A[n x n] = all inner products of n rows of float32, in double precision.
+ * For few rows: `gram` shares what it reads among many. */
+static PyObject *native_inner(PyObject *self, PyObject *args)
+{
+    (void)self;
+    PyObject *list;
+    Py_buffer out;
+    Py_ssize_t d;
+    if (!PyArg_ParseTuple(args, "O!nw*", &PyList_Type, &list, &d, &out))
+        return NULL;
+    Rows rows;
+    Py_ssize_t n = PyList_Size(list);
+    char *types = calloc((size_t)n + 1, 1); /* all of FLOAT32 */
+    double *X = malloc((size_t)(n + 1) * SHORT * sizeof(double) + 1);
+    int held = types && X && fits(&out, times(n, n, 1), 8) && hold_rows(&rows, list, types, n, d);
+    if (!types || !X)
+        PyErr_NoMemory();
+    if (held) {
+        Py_BEGIN_ALLOW_THREADS
+        double *A = out.buf, *zero = X + n * SHORT;
+        memset(A, 0, (size_t)(n * n) * sizeof(double));
+        memset(zero, 0, SHORT * sizeof(double));
+        for (Py_ssize_t lo = 0; lo < d; lo += SHORT) {
+            Py_ssize_t len = d - lo < SHORT ? d - lo : SHORT;
+            for (Py_ssize_t i = 0; i < n; i++)
+                load(at(&rows, i, lo), FLOAT32, len, zero, X + i * SHORT);
+            for (Py_ssize_t i = 0; i < n; i++)
+                for (Py_ssize_t j = i; j < n; j++)
+                    A[i * n + j] += dot(X + i * SHORT, X + j * SHORT, len);
+        }
+        for (Py_ssize_t i = 0; i < n; i++)
+            for (Py_ssize_t j = 0; j < i; j++)
+                A[i * n + j] = A[j * n + i];
+        Py_END_ALLOW_THREADS
+        drop_rows(&rows);
+    }
+    free(types);
+    free(X);
+    PyBuffer_Release(&out);
+    if (!held)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
 /* ------------------ columns */
 
 enum { STRIP = 32 }; /* columns sorted together: those of 100 rows of float32 fit the first cache */
@@ -1339,6 +1501,9 @@ static PyMethodDef methods[] = {
     {"against_sum", native_against_sum, METH_VARARGS, "Gram matrix times a vector."},
     {"combine", native_combine, METH_VARARGS, "Weighted sums in double precision."},
     {"advance", native_advance, METH_VARARGS, "Control variates after a round, in place."},
+    {"displaced", native_displaced, METH_VARARGS, "Differences and their largest entry."},
+    {"stepped", native_stepped, METH_VARARGS, "A vector and a weighted sum in one pass."},
+    {"inner", native_inner, METH_VARARGS, "Inner products of few rows of float32."},
     {"moved", native_moved, METH_VARARGS, "A model and its step in one pass."},
     {"window_means", native_window_means, METH_VARARGS, "Means of sorted values of columns."},
     {"sketches", native_sketches, METH_VARARGS, "Sketches of several vectors in one pass."},

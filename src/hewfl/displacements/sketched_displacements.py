@@ -16,13 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hewfl.core.algorithm import RoundModel
-from hewfl.core.array_types import Float64
+from hewfl.core.array_types import Float, Float32, Float64
 from hewfl.core.displacements import (
     Displacements,
     LinearCombination,
     Products,
     RoundProducts,
 )
+from hewfl.core.native import PASSES, library
 from hewfl.core.validation import Array
 from hewfl.displacements.count_sketch import sketch_distortion
 from hewfl.displacements.dense import DenseDisplacements
@@ -30,6 +31,11 @@ from hewfl.errors import HewError
 
 _SAFE = 1e-100
 """Squares within this and its inverse can be multiplied without leaving the range."""
+_FEW = 8
+"""Up to so many vectors of float32 are multiplied pair by pair."""
+_APART = 1e-5
+"""Least squared distance over the largest squared length: above it, a difference of
+products has ten digits."""
 
 
 ENTRIES = frozenset(dir(Displacements)) - frozenset(dir(Products))
@@ -75,18 +81,21 @@ class SketchedDisplacements:
     Attributes:
         n: number of vectors.
         d: their length.
-        rows: their sketches, (n, k) in float64; None where none were sent.
+        rows: their sketches, (n, k) in float64, or the vectors themselves in float32;
+            None where none were sent.
     """
 
     n: int
     d: int
-    rows: Float64[Array, "n k"] | None = None
+    rows: Float[Array, "n k"] | None = None
 
     @cached_property
     def _products(self) -> RoundProducts:
         """Products for g = 0 and Λ = 1: rules ask for several problems made of them."""
         if self.rows is None:
             raise NeedsProductsError
+        if self.rows.dtype == np.float32:
+            return _float32_products(self.rows)
         lengths = np.einsum("ij,ij->i", self.rows, self.rows)
         if not (lengths.min() > _SAFE and lengths.max() < 1 / _SAFE):
             return DenseDisplacements(
@@ -169,6 +178,26 @@ class SketchedDisplacements:
         if name in ENTRIES:
             raise NeedsEntriesError
         raise AttributeError(name, name=name, obj=self)
+
+
+def _float32_products(rows: Float32[Array, "n d"]) -> RoundProducts:
+    """Products of whole vectors as they were sent, for g = 0 and Λ = 1.
+
+    Where they are few, and apart enough to lose no digits, from plain inner products.
+    """
+    n, d = rows.shape
+    kernel = getattr(library(PASSES), "inner", None)
+    if kernel is not None and n <= _FEW:
+        A = np.empty((n, n))
+        kernel(list(rows), d, A)
+        lengths = np.diagonal(A)
+        o, most = int(np.argmin(lengths)), float(lengths.max())
+        cr, rr = A[o] - A[o, o], float(A[o, o])
+        G = A - A[o] - cr[:, None]
+        apart = np.diagonal(G) + (most * (np.arange(n) == o))
+        if rr > _SAFE and most < 1 / _SAFE and apart.min() > _APART * most:
+            return RoundProducts(G, cr, 0.5 * rr, 0)
+    return DenseDisplacements(rows, np, n, d).products()
 
 
 @final

@@ -1,5 +1,6 @@
 """Collectives of a process group, with time limits and a count of the bytes sent."""
 
+import time
 import weakref
 from collections.abc import Sequence
 from datetime import timedelta
@@ -8,7 +9,6 @@ from typing import Any, final
 import numpy as np
 import torch
 import torch.distributed as dist
-from numpy.typing import NDArray
 from torch._C import _distributed_c10d as c10d
 
 from hewfl.core.array_types import Float64
@@ -59,18 +59,37 @@ class Communicator:
 
     def wait(self, handles: list[Any]) -> None:
         """Wait for collectives: on the host with a limit, on a GPU in stream order."""
-        limit = (self.timeout,) if self.has_time_limits else ()
+        end, least = time.monotonic() + self.timeout.total_seconds(), 1e-3
         for handle in handles:
-            handle.wait(*limit)
+            left = timedelta(seconds=max(end - time.monotonic(), least))
+            handle.wait(*((left,) if self.has_time_limits else ()))
 
-    def gather(self, row: NDArray[Any]) -> NDArray[Any]:
-        """One row of numbers from each rank, in the order of ranks."""
-        sent = torch.from_numpy(row).to(self.device)
-        rows = sent.new_empty((self.ranks, *sent.shape))
+    def gather(self, rows: torch.Tensor) -> None:
+        """Send this rank's row of a matrix on the host to all, and receive theirs.
+
+        On the host by messages to each: an all-gather of gloo makes copies, and waits
+        for another thread. Their tag is no other's, so that a rank which alone left a
+        round does not send a row where something shorter is expected.
+        """
+        sent = rows[self.rank]
         self.bytes_sent += (self.ranks - 1) * sent.nbytes
+        if self.has_time_limits:
+            self.wait(self._send_to_all(sent, rows, 1))
+            return
+        sent = sent.to(self.device)
+        received = sent.new_empty(rows.shape)
         options = self._options(c10d.AllgatherOptions)
-        self.wait([self.group.allgather([list(rows)], [sent], options)])
-        return np.asarray(rows.cpu())
+        self.wait([self.group.allgather([list(received)], [sent], options)])
+        rows.copy_(received)
+
+    def _send_to_all(self, sent: torch.Tensor, rows: torch.Tensor, tag: int) -> Any:
+        """Start to send a vector to all ranks, and to receive theirs into rows."""
+        group, n, handles = self.group, self.ranks, []
+        for k in range(1, n):
+            target, source = (self.rank + k) % n, (self.rank - k) % n
+            handles.append(group.send([sent], target, tag))
+            handles.append(group.recv([rows[source]], source, tag))
+        return handles
 
     def sum(self, values: Float64[Array, " k"]) -> Float64[Array, " k"]:
         """Numbers summed over ranks in float64, the same bits on all of them."""
@@ -103,12 +122,9 @@ class Communicator:
         if self.device.type != "cpu":
             options = self._options(c10d.AllgatherOptions)
             return [self.group._allgather_base(whole, shard, options)]
-        parts, handles = whole.view(self.ranks, -1), []
+        parts = whole.view(self.ranks, -1)
         parts[self.rank].copy_(shard)
-        for k in range(1, self.ranks):  # gloo's all-gather takes three times as long
-            target, source = (self.rank + k) % self.ranks, (self.rank - k) % self.ranks
-            handles.append(self.group.send([shard], target, 0))
-            handles.append(self.group.recv([parts[source]], source, 0))
+        handles: list[Any] = self._send_to_all(shard, parts, 0)
         return handles
 
     def _options(self, kind: Any) -> Any:

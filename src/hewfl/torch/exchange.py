@@ -1,4 +1,15 @@
-"""The exchange of displacements in a round: sketches, one sum, or all entries.
+"""The exchange of displacements in a round: whole, sketches and one sum, or shards.
+
+A small model is sent whole by each rank to all, with the record of the rendezvous:
+
+    1. all ranks have all displacements, and the aggregator decides on every rank;
+    2. every rank forms Σ w_iΔ_i, the same bits where weights are the same.
+
+Weights are rounded to float32, so that products with entries are exact in float64 and
+the sum does not depend on the kind of processor. A digest of the weights goes with the
+next record: where ranks find different ones, all take the model of rank 0, and sums.
+
+A larger model is sketched:
 
     1. each rank sketches its displacement, k numbers in one pass; all get all sketches;
     2. the aggregator decides on every rank from the same sketches;
@@ -24,15 +35,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hewfl.core.array_types import Float64, Int64
+from hewfl.core.array_types import Float, Float64, Int64
+from hewfl.core.native import PASSES, library, load
 from hewfl.core.validation import Array, Ints
 from hewfl.displacements.count_sketch import CountSketch
 from hewfl.displacements.dense import as_dense
 from hewfl.displacements.sharded import ShardedDisplacements, VectorShard
 from hewfl.torch.collectives import Communicator, Shards
-from hewfl.torch.rendezvous import SKETCH_BYTES
+from hewfl.torch.rendezvous import SKETCH_BYTES, RankRecords
 from hewfl.torch.shared_model import SharedModel, largest
 
+WHOLE_BYTES = 2**21
+"""What a rank sends at most to give its whole displacement to all."""
 ALIGNMENT = 16
 """Shards are padded to a multiple of it, for kernels that load so many numbers."""
 
@@ -52,7 +66,8 @@ class Exchange:
     """The displacements of all ranks, as much of them as the aggregator needs.
 
     `entries` of a vector belong to this rank, padding included. With `is_half` sums are
-    sent in bfloat16: each rank rounds w_iΔ_i, and the all-reduce what it adds.
+    sent in bfloat16: each rank rounds w_iΔ_i, and the all-reduce what it adds. With
+    `is_whole` all ranks get whole displacements.
     """
 
     def __init__(
@@ -67,6 +82,46 @@ class Exchange:
         self.entries = (
             -(-model.layout.parameters // (comm.ranks * ALIGNMENT)) * ALIGNMENT
         )
+        self.is_whole = False
+
+    @property
+    def whole_bytes(self) -> int:
+        """Bytes of a displacement if ranks can send it whole, else zero.
+
+        That is a small model in one bucket of float32 on the host, where the compiled
+        kernel is there.
+        """
+        is_plain = self._comm.has_time_limits and self._dtype == torch.float32
+        is_plain &= len(self._buckets) == self._shards.count == 1 and not self._is_half
+        size = self._buckets[0].size * self._dtype.itemsize
+        is_small = (self._comm.ranks - 1) * size <= WHOLE_BYTES
+        has_kernel = hasattr(library(PASSES), "stepped")
+        return int(size) if is_plain and is_small and has_kernel else 0
+
+    def write(self, rounds: int, payload: NDArray[np.uint8]) -> float:
+        """Write the displacement, or its sketch, for a rendezvous.
+
+        Returns:
+            The largest entry of a whole displacement, not finite if an entry is not.
+        """
+        if not self.is_whole:
+            payload[:] = self.sketch(rounds)
+            return 0.0
+        kernels: Any = load(PASSES)
+        x = self._model.origin(0).numpy()
+        reach: float = kernels.displaced(self._model.arrays(0), x, payload)
+        return reach
+
+    def read(
+        self, records: RankRecords
+    ) -> tuple[Float[Array, "n k"], NDArray[np.bool_], NDArray[np.bool_]]:
+        """What all ranks wrote; which are finite, and which ranks moved."""
+        if self.is_whole:
+            reach = records.rows["reach"]
+            return records.payloads.view(np.float32), np.isfinite(reach), reach > 0
+        rows = self.decode_sketches(records.payloads)
+        finite, has_moved = np.isfinite(rows).all(axis=1), rows.any(axis=1)
+        return rows, np.asarray(finite), np.asarray(has_moved)
 
     @property
     def _sketch_dtype(self) -> np.dtype[Any]:

@@ -1,5 +1,6 @@
 """One rank's part of a job: common model, algorithm, and link to the other ranks."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, final
@@ -29,7 +30,7 @@ from hewfl.torch.parameters import (
     shard_group,
 )
 from hewfl.torch.rank_variates import RankVariates, SpreadVariates
-from hewfl.torch.rendezvous import AgreedValue, Rendezvous
+from hewfl.torch.rendezvous import SKETCH_BYTES, AgreedValue, Rendezvous
 from hewfl.torch.shared_model import SharedModel
 from hewfl.torch.sync_options import RootLoss, SyncOptions
 
@@ -57,6 +58,7 @@ class Job:
         by_entries: whether the algorithm sees entries of displacements, not sketches.
         unchecked, product: ranks, weights, model and sketches of the last round, and
             this rank's ⟨d, Δ⟩ in it, to check its weights on the data.
+        weights_digest: of the last round's weights, where displacements are whole.
         pending: decision and number of a round whose sum is on its way.
         zero_weight: counts of consecutive rounds with weight zero, by rank.
         state: of the algorithm; vectors in it are this rank's entries.
@@ -77,7 +79,8 @@ class Job:
         check_group(group, device)
         layout = plan_layout(trainable, options.bucket_bytes)
         self.parameters, self.options, self.algorithm = parameters, options, algorithm
-        self.rounds, self.is_over, self.product = 0, False, 0.0
+        self.rounds, self.is_over = 0, False
+        self.product, self.weights_digest = 0.0, 0
         self.root: RootLoss | None = None
         self.unchecked: tuple[Any, ...] | None = None
         self.pending: tuple[Decision, int] | None = None
@@ -121,17 +124,24 @@ class Job:
 
     def _construct(self) -> None:
         """Agree on everything, and copy the parameters of rank 0."""
-        with self.rendezvous.construction():
+        exchange, by_entries = self.exchange, self.by_entries
+        whole = 0 if by_entries or self.options.overlap else exchange.whole_bytes
+        other = 0 if by_entries else SKETCH_BYTES
+        with self.rendezvous.construction(whole, other) as exchange.is_whole:
             self.model.set_anchor()
-            for whole in self.model.anchor:
-                on_device = whole.to(self.comm.device)
-                self.comm.broadcast(on_device)
-                whole.copy_(on_device)
+            self.share(self.model.anchor)
             for parameter in self.parameters.frozen:
                 whole = parameter.detach().to(self.comm.device).contiguous()
                 self.comm.broadcast(whole.view(-1).view(torch.uint8))  # any precision
                 parameter.detach().copy_(whole)
         self.model.restart_from_anchor()
+
+    def share(self, vectors: Sequence[torch.Tensor]) -> None:
+        """Replace vectors by those of rank 0."""
+        for whole in vectors:
+            on_device = whole.to(self.comm.device)
+            self.comm.broadcast(on_device)
+            whole.copy_(on_device)
 
     def initial_state(self) -> Any:
         """The algorithm's state before the first round.

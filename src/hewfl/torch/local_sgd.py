@@ -383,8 +383,7 @@ class QuorumLocalSGD:
         Yields:
             The job of the quorum. Where a rank is lost, the model is the one before.
         """
-        self._manager.start_quorum()
-        local = self._job_of_quorum()
+        local = self._next_job()
         try:
             yield local
             local.sync()
@@ -393,6 +392,20 @@ class QuorumLocalSGD:
             self._manager.report_error(error)
         if not self._manager.should_commit():
             local.discard_local_steps()
+
+    def _next_job(self) -> HewLocalSGD:
+        """Form quorums until one has a job: a rank may be lost before it has."""
+        while True:
+            self._manager.start_quorum()
+            try:
+                if self._manager.errored() is None:
+                    return self._job_of_quorum()
+            except RankError as error:
+                if error.__cause__ is None:  # ranks disagree, and would again
+                    raise
+                _log.warning("the quorum has lost a rank: %s", error)
+                self._manager.report_error(error)
+            self._manager.should_commit()  # it says no, and the next quorum is another
 
     def _job_of_quorum(self) -> HewLocalSGD:
         """The job of the present quorum, a new one after a change."""

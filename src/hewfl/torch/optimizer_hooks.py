@@ -110,7 +110,7 @@ class StepCounter:
         """Add tokens to the work."""
         if tokens < 0:
             raise invalid("tokens", "at least 0", tokens)
-        self.work = replace(self.work, tokens=self.work.tokens + tokens)
+        self.work = replace(self.work, tokens=self.work.tokens + int(tokens))
 
 
 def check_sync_every(sync_every: Any) -> int | timedelta:

@@ -5,7 +5,7 @@ import secrets
 import time
 import weakref
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -27,18 +27,24 @@ SKETCH_BYTES = 2**16
 _AGREEING: list[Any] = [(name, "i8") for name in ("purpose", "instance", "rounds")]
 _AGREEING += [("digests", "i8", 3)]
 """Fields that agree at most rendezvous."""
+_NUMBERS = [("job", "i8"), ("room", "i8"), ("weights", "i8")]
+_NUMBERS += [("product", "f8"), ("reach", "f8")]
+"""Numbers that only some rendezvous are given, zero at the others."""
 _WORK = ("steps", "tokens", "leaving", "finite", "uncounted", "total_step")
 """Fields of `RankWork`."""
 ROW = np.dtype(
-    [*_AGREEING, ("job", "i8"), ("product", "f8")]
+    [*_AGREEING, *_NUMBERS]
     + [(name, "f8" if name == "total_step" else "i8") for name in _WORK]
 )
 """The record that a rank sends: all that must agree, and its `RankWork`."""
+_HEAD = -(-ROW.itemsize // 64) * 64
+"""Bytes of a message before what is sent of a displacement, which is so aligned."""
 _AGREEING_BYTES = np.dtype(_AGREEING).itemsize
 _TEXT_BYTES = 1600
 """Bytes in which a rank describes a value on which ranks disagree."""
 _COUNTS: "weakref.WeakKeyDictionary[Any, Counter[str]]" = weakref.WeakKeyDictionary()
-"""For each process group: its instances and rendezvous so far, and the job's number."""
+"""For each process group: its instances and rendezvous so far, the job's number, the
+instances agreed on, and the bytes that each message has for a displacement."""
 
 
 AgreedValue = tuple[str, int, str]
@@ -85,7 +91,7 @@ class RankRecords:
     purpose: Purpose  # of the ranks whose loops have not ended
     rows: NDArray[Any]  # of `ROW`
     active: Int64[Ints, " s"]  # ranks that did a step at a learning rate above zero
-    sketches: NDArray[np.uint8]  # without meaning where none were made
+    payloads: NDArray[np.uint8]  # until the next rendezvous; as `Rendezvous.payload`
 
 
 @final
@@ -94,20 +100,50 @@ class Rendezvous:
 
     Messages have one size, whatever they are for and whoever sends them: gloo ends the
     process where sizes differ, and ranks that come to different rendezvous must instead
-    learn of it. So each has room for a sketch.
+    learn of it. So the size belongs to the group, and changes only where all ranks have
+    agreed, which no rank can have missed. While the group has one instance, messages
+    have room for its displacements; from a second one on these follow on their own,
+    after the ranks have agreed that they are at a round of the same.
     """
 
     def __init__(
         self, group: Any, comm: Communicator, agreed: tuple[AgreedValue, ...]
     ) -> None:
         self._comm, self._agreed = comm, agreed
+        self._digests = [digest for _, digest, _ in agreed]
         self._attendance = Attendance(group, comm.rank, comm.ranks)
-        self._message = np.zeros(ROW.itemsize + SKETCH_BYTES, np.uint8)
+        self._table = torch.zeros((comm.ranks, 0), dtype=torch.uint8)
+        self._size = 0  # bytes for a displacement
         self.watch = self._attendance.watch
 
+    def payload(self) -> NDArray[np.uint8]:
+        """The bytes of this rank's next message for its displacement: write there."""
+        return self._messages()[self._comm.rank, _HEAD : _HEAD + self._size]
+
+    def make_room(self, size: int) -> None:
+        """Let this instance send so many bytes of each displacement from here on.
+
+        To be called on all ranks after the same rendezvous.
+        """
+        counts, self._size = self._attendance.counts, size
+        is_with_record = counts["agreed"] == 1 and self._comm.has_time_limits
+        counts["room"] = size if is_with_record else 0
+
+    def _messages(self) -> NDArray[np.uint8]:
+        """Memory for the messages of all ranks."""
+        size = _HEAD + max(self._size, self._attendance.counts["room"])
+        if self._table.shape[1] != size:
+            self._table = self._table.new_zeros((self._comm.ranks, size))
+        table: NDArray[np.uint8] = self._table.numpy()
+        return table
+
     @contextmanager
-    def construction(self) -> Iterator[None]:
-        """The first rendezvous, at which ranks agree on a number for the job."""
+    def construction(self, whole: int, other: int) -> Iterator[bool]:
+        """The first rendezvous, at which ranks agree on a number for the job.
+
+        From here on a displacement has `whole` bytes, if that is above zero on all
+        ranks, else `other`; yields whether it is.
+        """
         counts, comm = self._attendance.counts, self._comm
         job = counts["job"] or secrets.randbelow(2**48) + 1
         if not (comm.has_time_limits or counts["job"]):
@@ -115,9 +151,13 @@ class Rendezvous:
             number = torch.tensor([job], device=comm.device)
             comm.broadcast(number)
             job = counts["job"] = int(number)
-        with self.gather(Purpose.CONSTRUCTION, RankWork(), 0, job=job) as records:
+        numbers = {"job": job, "room": whole}
+        with self.gather(Purpose.CONSTRUCTION, RankWork(), 0, numbers) as records:
             counts["job"] = int(records.rows["job"][0])
-            yield
+            is_whole = bool(records.rows["room"].min() > 0)
+            counts["agreed"] += 1
+            self.make_room(whole if is_whole else other)
+            yield is_whole
 
     @contextmanager
     def gather(
@@ -125,39 +165,37 @@ class Rendezvous:
         purpose: Purpose,
         work: RankWork,
         rounds: int,
-        product: float = 0.0,
-        sketch: NDArray[np.uint8] | None = None,
-        job: int = 0,
+        numbers: Mapping[str, int | float],
     ) -> Iterator[RankRecords]:
         """The records of all ranks; failures inside the block name the missing ranks.
 
-        `product` is ⟨d, Δ⟩ of the last step d and this rank's displacement in it, `job`
-        the number of the job, at construction.
+        `numbers` are of `_NUMBERS`: at construction a number for the `job` and the
+        `room` that this rank asks for; in a round the largest entry of its displacement
+        (`reach`), and of the last round ⟨d, Δ⟩ with the step d (`product`) and a digest
+        of the `weights`. With a `reach` there is something in `payload`.
         """
         place = f"in round {rounds}" if purpose is Purpose.ROUND else purpose.place
         with self.watch(place):
-            row = self._message[: ROW.itemsize].view(ROW)[0]
-            row["purpose"], row["instance"] = purpose, self._attendance.instance
-            row["rounds"], row["job"], row["product"] = rounds, job, product
-            row["digests"] = [digest for _, digest, _ in self._agreed]
-            for name in _WORK:
-                row[name] = getattr(work, name)
-            if sketch is not None:
-                self._message[ROW.itemsize :] = sketch
+            table = self._messages()
+            record = table[self._comm.rank, : ROW.itemsize]
+            fixed = purpose, self._attendance.instance, rounds, self._digests
+            given = [numbers.get(name, 0) for name, _ in _NUMBERS]
+            record.view(ROW)[0] = (*fixed, *given, *(getattr(work, k) for k in _WORK))
+            room = self._attendance.counts["room"]
             if self._comm.has_time_limits:
-                table = self._comm.gather(self._message)
+                self._comm.gather(self._table[:, : _HEAD + room])
+                records = table[:, : ROW.itemsize]
             else:
                 # On NCCL a missing rank must show before a collective is started.
-                record = self._message[: ROW.itemsize]
-                table = self._attendance.table(record, self._comm.timeout)
-            rows = table[:, : ROW.itemsize].copy().view(ROW)[:, 0]
-            if (table[:, :_AGREEING_BYTES] != table[0, :_AGREEING_BYTES]).any():
+                records = self._attendance.table(record, self._comm.timeout)
+            rows = records.copy().view(ROW)[:, 0]
+            if (records[:, :_AGREEING_BYTES] != records[0, :_AGREEING_BYTES]).any():
                 self._require_agreement(rows)
-            if sketch is not None and not self._comm.has_time_limits:
-                table = self._comm.gather(self._message)
+            if "reach" in numbers and room == 0:
+                self._comm.gather(self._table[:, _HEAD:])
             active = np.flatnonzero((rows["steps"] > 0) & (rows["total_step"] > 0))
-            sketches = table[:, ROW.itemsize :]
-            yield RankRecords(_purpose_of(rows), rows, active, sketches)
+            payloads = table[:, _HEAD : _HEAD + self._size]
+            yield RankRecords(_purpose_of(rows), rows, active, payloads)
 
     def _require_agreement(self, rows: NDArray[Any]) -> None:
         """Require one purpose, instance, round and all agreed values.
@@ -180,7 +218,9 @@ class Rendezvous:
         for k, (what, _, text) in enumerate(self._agreed):
             if len(set(rows["digests"][:, k])) > 1:  # on all ranks, so all send texts
                 own = text.encode()[:_TEXT_BYTES].ljust(_TEXT_BYTES)
-                sent = self._comm.gather(np.frombuffer(own, np.uint8).copy())
+                sent = np.zeros((self._comm.ranks, _TEXT_BYTES), np.uint8)
+                sent[self._comm.rank] = np.frombuffer(own, np.uint8)
+                self._comm.gather(torch.from_numpy(sent))
                 texts = [bytes(row).decode(errors="replace").rstrip() for row in sent]
                 _require_same(f"have the same {what}", texts, texts)
 

@@ -5,10 +5,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, final
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hewfl.core.native import PASSES, library
+from hewfl.core.native import PASSES, library, load
 from hewfl.server.server_step import ServerStep, add_iterate, average_weight
 from hewfl.torch.parameters import BucketLayout
 
@@ -161,6 +162,19 @@ class SharedModel:
             self.displacement(b, delta)
             product = torch.dot(step.to(x.dtype), delta.to(x.dtype))
         return product, self._apply_server_step(b, x, step, is_buffer=is_buffer)
+
+    def advance_whole(
+        self, rows: Sequence[NDArray[Any]], weights: NDArray[np.float64]
+    ) -> list[Any]:
+        """The same from whole displacements, s = Σ w_iΔ_i, of one bucket of float32."""
+        kernels: Any = load(PASSES)
+        out, is_plain = self.sum_buffer(0), self.server_step.is_plain
+        x = self.anchor[0].numpy() if is_plain else None
+        magnitude = kernels.stepped(list(rows), len(out), weights, x, out.numpy())
+        if not is_plain:
+            return self.advance(0, out)[1]
+        self._next[0] = out, None
+        return [magnitude]
 
     def is_representable(self, magnitudes: Sequence[Sequence[Any]]) -> bool:
         """Whether the parameters can hold what `advance` made of all buckets."""

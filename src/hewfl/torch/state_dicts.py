@@ -9,21 +9,24 @@ anything is loaded.
 """
 
 import logging
+import math
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 import torch
 
-from hewfl.errors import DataError
+from hewfl.errors import DataError, HewError
 from hewfl.server.checkpoint import flatten, unflatten
 from hewfl.torch.job import Job
 from hewfl.torch.rendezvous import RankWork
+from hewfl.torch.shared_model import is_finite
 from hewfl.torch.sync import apply_pending, drop_pending
 
 FORMAT = 8
 Parts = dict[str, list[torch.Tensor]]
 """Parts of vectors, in order, by name and precision."""
+_DAMAGED = "the state is damaged: its"
 _log = logging.getLogger("hewfl.torch")
 
 
@@ -61,28 +64,39 @@ def load_job_state(job: Job, state: Mapping[str, Any]) -> RankWork:
     rank's state. A damaged state, or one of another format, model or server step, is a
     `DataError` before anything is written.
     """
-    _require_identity(job, state)
-    local, common, shared = (
-        _own_part(job, state),
-        _common_parts(job),
-        state[_common_key(job)],
-    )
-    has_server = any(name.startswith("server") for name in shared)
-    if local is None and not has_server:  # without control variates
-        common = {k: v for k, v in common.items() if not k.startswith("server")}
-    sources = [(common, shared)]
-    algorithm, work = job.initial_state(), RankWork()
-    if local is not None:
-        sources.append((_rank_parts(job), local["vectors"]))
-        arrays = {k: v.cpu().numpy().copy() for k, v in local["algorithm"].items()}
-        algorithm, work = unflatten(algorithm, arrays), RankWork(**local["work"])
-    _copy_parts(sources)
+    try:
+        _require_identity(job, state)
+        rounds = _checked("rounds", state["rounds"], 0)
+        local, shared = _own_part(job, state), state[_common_key(job)]
+        has_server = any(name.startswith("server") for name in shared)
+        common = _common_parts(job)
+        if local is None and not has_server:  # without control variates
+            common = {k: v for k, v in common.items() if not k.startswith("server")}
+        _check_vectors(common, shared, finite=True)
+        started = _checked("variates_initialised", state["variates_initialised"], False)
+        sources, algorithm, work = [(common, shared)], job.initial_state(), RankWork()
+        if local is not None:
+            sources.append((_rank_parts(job), local["vectors"]))
+            _check_vectors(*sources[1], finite=False)
+            algorithm = _algorithm_state(algorithm, local["algorithm"])
+            given = {f.name: (local["work"][f.name], f.default) for f in fields(work)}
+            work = RankWork(**{k: _checked(k, *pair) for k, pair in given.items()})
+    except HewError:
+        raise
+    except Exception as error:  # whatever a damaged part of it causes
+        text = f"the state is damaged: {type(error).__name__} ({error}) in reading it"
+        raise DataError(text) from error
     drop_pending(job)
-    job.rounds, job.state = int(state["rounds"]), algorithm
+    for parts, vectors in sources:
+        for name, tensors in parts.items():
+            wholes = vectors[name].split([part.shape[-1] for part in tensors], dim=-1)
+            for part, whole in zip(tensors, wholes, strict=True):
+                part.copy_(whole)
+    job.rounds, job.state, job.weights_digest = rounds, algorithm, 0
     if local is None:
         job.model.set_parameters()
     if job.variates is not None and has_server:
-        job.variates.is_initialised = bool(state["variates_initialised"])
+        job.variates.is_initialised = started
         if local is None:
             job.variates.reset_to_server()
     if job.trace is not None:
@@ -90,40 +104,57 @@ def load_job_state(job: Job, state: Mapping[str, Any]) -> RankWork:
     return work
 
 
+def _algorithm_state(like: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
+    """The state of an algorithm from its tensors, of the shapes of the first one."""
+    arrays = {k: v.cpu().numpy().copy() for k, v in tensors.items()}
+    shapes = {k: v.shape for k, v in flatten(like).items()}
+    if {k: v.shape for k, v in arrays.items()} != shapes:
+        raise DataError(f"{_DAMAGED} memory of the aggregator has another shape")
+    return unflatten(like, arrays)
+
+
+def _checked(name: str, value: Any, like: Any) -> Any:
+    """A number of a state, of the type of another one, finite and not negative."""
+    if type(value) is not type(like) or not 0 <= value < math.inf:
+        raise DataError(f"{_DAMAGED} {name} is {value!r}")
+    return value
+
+
+def _check_vectors(parts: Parts, given: Any, *, finite: bool) -> None:
+    """Require whole vectors for parts of them, of their precision."""
+    for name, tensors in parts.items():
+        size = sum(tensor.shape[-1] for tensor in tensors)
+        form = (*tensors[0].shape[:-1], size), tensors[0].dtype
+        whole = given.get(name)
+        is_there = isinstance(whole, torch.Tensor)
+        if not is_there or (whole.shape, whole.dtype) != form:
+            raise DataError(f"{_DAMAGED} {name} is missing or of another shape")
+        if finite and not is_finite(whole):  # no round can have left it so
+            raise DataError(f"{_DAMAGED} {name} is not finite")
+
+
 def _own_part(job: Job, state: Mapping[str, Any]) -> Any:
     """The part of this rank in a state; None where the rank joins."""
-    local = state.get(_rank_key(job), {})
+    if not isinstance(state["aggregator"], str):
+        raise DataError(f"{_DAMAGED} aggregator is {state['aggregator']!r}")
     if state["aggregator"] != repr(job.algorithm):
         if job.is_first:
             text = "the state is of %s: what all ranks share is loaded, no local steps"
             _log.warning(text, state["aggregator"])
         return None
+    if _rank_key(job) not in state:
+        return None
     # A part of other rounds is of an older checkpoint, in which this rank took part.
-    return local if local.get("rounds") == state["rounds"] else None
-
-
-def _copy_parts(sources: list[tuple[Parts, Any]]) -> None:
-    """Copy vectors of a state into parts of vectors, all or none."""
-    for parts, loaded in sources:  # before anything is written
-        for name, tensors in parts.items():
-            size = sum(tensor.shape[-1] for tensor in tensors)
-            is_there = name in loaded
-            if not is_there or loaded[name].shape != (*tensors[0].shape[:-1], size):
-                text = (
-                    f"the state is damaged: its {name} is missing or of another shape"
-                )
-                raise DataError(text)
-    for parts, loaded in sources:
-        for name, tensors in parts.items():
-            wholes = loaded[name].split([part.shape[-1] for part in tensors], dim=-1)
-            for part, whole in zip(tensors, wholes, strict=True):
-                part.copy_(whole)
+    local = state[_rank_key(job)]
+    is_current = _checked("rounds", local["rounds"], 0) == state["rounds"]
+    return local if is_current else None
 
 
 def _require_identity(job: Job, state: Mapping[str, Any]) -> None:
     """Require a state of this format, model and server step."""
-    if state.get("format") != FORMAT:
-        text = f"the state has format {state.get('format')}; this reads {FORMAT}"
+    written = state.get("format")
+    if type(written) is not int or written != FORMAT:
+        text = f"the state has format {written}; this reads {FORMAT}"
         raise DataError(text)
     for name, value in _identity(job).items():
         loaded = state["job"].get(name)

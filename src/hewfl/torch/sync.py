@@ -1,7 +1,7 @@
 """A round: rendezvous, decision, sum, new model, report.
 
 1. Ranks exchange their `RankWork` and agree on all else.
-2. The algorithm decides the same on every rank. It sees sketches of the displacements,
+2. The algorithm decides the same on every rank. It sees products of the displacements,
    or all entries (`exchange.py`). Where it asks for entries and was given sketches, all
    ranks see that alike; it is given entries at once and from then on.
 3. Every rank has the same step, checks that the new model is finite, then moves.
@@ -9,6 +9,7 @@
 
 import logging
 import time
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, final
@@ -32,7 +33,7 @@ from hewfl.server.state import checked_decision
 from hewfl.torch.collectives import RankError, name_ranks
 from hewfl.torch.exchange import split_unmoved
 from hewfl.torch.job import OVERLAP_RULE, Job
-from hewfl.torch.rendezvous import Purpose, RankRecords, RankWork
+from hewfl.torch.rendezvous import SKETCH_BYTES, Purpose, RankRecords, RankWork
 from hewfl.torch.shared_model import is_finite
 from hewfl.torch.sync_options import SyncReport
 
@@ -46,6 +47,10 @@ _UNCOUNTED = (
 _NONE_FINITE = (
     "no rank's model was finite in round {}; the common model is as it was: return to "
     "it (`discard_local_steps`) or load a checkpoint, and lower the learning rate"
+)
+_DIFFERENT = (
+    "ranks had found different weights from the same numbers, on different processors "
+    "perhaps; all continue from the model of rank 0, and exchange sums from here on"
 )
 _log = logging.getLogger("hewfl.torch")
 
@@ -76,9 +81,11 @@ def sync(job: Job, work: RankWork) -> SyncReport | None:
     work = replace(work, uncounted=bool(counts[0]), tokens=int(counts[1]))
     apply_pending(job)
     start, sent_before = time.perf_counter(), job.comm.bytes_sent
-    sketch = None if job.by_entries else job.exchange.sketch(job.rounds)
-    last = job.rounds, job.product
-    with job.rendezvous.gather(Purpose.ROUND, work, *last, sketch) as records:
+    numbers: dict[str, int | float] = {"product": job.product}
+    numbers["weights"] = job.weights_digest
+    if not job.by_entries:
+        numbers["reach"] = job.exchange.write(job.rounds, job.rendezvous.payload())
+    with job.rendezvous.gather(Purpose.ROUND, work, job.rounds, numbers) as records:
         wait_seconds = time.perf_counter() - start
         sketch_check = _check_last(job, records)
         job.is_over = bool(records.rows["leaving"].all())
@@ -113,7 +120,7 @@ def start_variates(job: Job) -> None:
     """Set c_i to the present gradients, c to their mean (erratum E-29)."""
     assert job.variates is not None
     work = RankWork(finite=job.variates.take_gradients())
-    with job.rendezvous.gather(Purpose.FIRST_STEP, work, job.rounds) as records:
+    with job.rendezvous.gather(Purpose.FIRST_STEP, work, job.rounds, {}) as records:
         _initialise_variates(job, records)
 
 
@@ -179,12 +186,26 @@ def _share_root(job: Job) -> Any:
     return root
 
 
+def _share_model(job: Job) -> None:
+    """Give all ranks the common model of rank 0; from here on exchange sums.
+
+    Machines of different kinds may find weights that differ in a last bit. Sums are the
+    same on all ranks even then. After a last round nothing is compared.
+    """
+    if job.is_first:
+        _log.warning("round %d: %s", job.rounds, _DIFFERENT)
+    job.share([*job.model.anchor, *job.model.memory, *job.model.average])
+    job.exchange.is_whole, job.weights_digest = False, 0
+    job.rendezvous.make_room(SKETCH_BYTES)
+
+
 def _aggregate_sum(job: Job, records: RankRecords) -> RoundOutcome:
-    """Decide from sketches; then one sum."""
-    exchange, rows = job.exchange, job.exchange.decode_sketches(records.sketches)
-    finite = np.asarray(np.isfinite(rows).all(axis=1))
+    """Decide from products; then one sum."""
+    exchange, (rows, finite, has_moved) = job.exchange, job.exchange.read(records)
+    if (records.rows["weights"] != job.weights_digest).any():
+        _share_model(job)
     participants, unmoved = split_unmoved(
-        records.active[finite[records.active]], np.asarray(rows.any(axis=1))
+        records.active[finite[records.active]], has_moved
     )
     rows = rows if len(participants) == len(rows) else rows[participants]
     sketches = SketchedDisplacements(len(participants), job.shards.total, rows)
@@ -194,9 +215,19 @@ def _aggregate_sum(job: Job, records: RankRecords) -> RoundOutcome:
         raise NeedsEntriesError
     if _is_rejected(job, decision):
         return _reject(job, round_.cohort, decision, unmoved)
+    outcome = RoundOutcome(round_.cohort, decision, state, unmoved)
+    if exchange.is_whole:
+        weights = decision.weights.astype(np.float32)
+        members = np.flatnonzero(weights)
+        wide = weights[members].astype(np.float64)
+        magnitudes = job.model.advance_whole([rows[i] for i in members], wide)
+        if not job.model.is_representable([magnitudes]):
+            raise _range_error(job, decision)
+        job.weights_digest = zlib.crc32(weights.tobytes())
+        job.model.commit(job.rounds)
+        return outcome
     own = participants == job.comm.rank
     exchange.start_sum(float(decision.weights[own].sum()))
-    outcome = RoundOutcome(round_.cohort, decision, state, unmoved)
     if job.options.overlap:
         lost = np.setdiff1d(records.active, [*participants, *unmoved])
         if job.comm.rank not in lost:  # a lost rank restarts from the new x
@@ -273,15 +304,17 @@ def _make_round(
     """The round of anchor and displacements; at least one rank must take part."""
     if len(participants) == 0:
         raise RankError(_NONE_FINITE.format(job.rounds + 1))
-    rows = records.rows[participants]
-    H, tokens = rows["steps"], rows["tokens"]
+    steps, total_step, tokens = (
+        records.rows[name][participants] for name in ("steps", "total_step", "tokens")
+    )
+    ones = np.ones_like(steps)
     is_counted = tokens.min() > 0
-    if "sizes" in job.algorithm.demands.needs and not is_counted:
+    if not is_counted and "sizes" in job.algorithm.demands.needs:
         rule = f"counted on every rank (`add_tokens`): {job.algorithm.name} needs sizes"
         raise invalid("tokens", rule, tokens.tolist())
-    sizes = tokens if is_counted else np.ones_like(tokens)
-    cohort = Cohort(participants, H, np.ones_like(H), sizes, job.comm.ranks, job.rounds)
-    plan = LocalPlan(rows["total_step"] / H)
+    sizes = tokens if is_counted else ones
+    cohort = Cohort(participants, steps, ones, sizes, job.comm.ranks, job.rounds)
+    plan = LocalPlan(total_step / steps)
     return Round(*seen, cohort, plan, root=root)
 
 

@@ -70,8 +70,9 @@ class SyncOptions:
         server_step: applied to the aggregated step; DiLoCo uses
             `ServerStep(0.7, 0.9, nesterov=True)`.
         gram: "sketch" computes inner products from sketches of the displacements, exact
-            for models of up to 16,384 parameters. "full" exchanges all entries, as
-            aggregators that need them and control variates do in either case.
+            for models of up to 16,384 parameters, or from displacements of small models
+            whole. "full" exchanges entries shard by shard, as aggregators that need
+            them and control variates do in either case.
         overlap: send a round's sum while local steps continue. It is applied at the
             next round, and the steps made since then stay.
         compression: "bfloat16" sends sums of float32 models in half the bytes, rounded
