@@ -1339,11 +1339,11 @@ static PyObject *native_stepped(PyObject *self, PyObject *args)
     Py_ssize_t d;
     if (!PyArg_ParseTuple(args, "Ony*z*w*", &list, &d, &weights, &x, &out))
         return NULL;
-    Rows rows;
+    Rows rows = {0};
     Py_ssize_t n = weights.len / 8;
     char *types = calloc((size_t)n + 1, 1); /* all of FLOAT32 */
     int held = types && fits(&out, d, 4) && (!x.buf || fits(&x, d, 4)) &&
-               hold_rows(&rows, list, types, n, d);
+               (n == 0 || hold_rows(&rows, list, types, n, d)); /* out bounds d */
     if (!types)
         PyErr_NoMemory();
     uint32_t most = 0;
