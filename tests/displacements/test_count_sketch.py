@@ -1,6 +1,7 @@
 """Sketches: inner products on average, the same signs everywhere, linear, one pass."""
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -173,7 +174,7 @@ def test_all_vectors_at_once_are_as_one_by_one(path: str, kind: str, form: str) 
             tuple(row[lo:hi].copy() for row in held) for lo, hi in pairwise(cuts)
         )
         x = base if form == "chunks with a base" else None
-        data = ChunkedDisplacements(parts, x)
+        data: Any = ChunkedDisplacements(parts, x)
         rows = rows - (0.0 if x is None else x)
     else:
         as_given = tensor if form == "torch" or kind == "bfloat16" else tensor.numpy()

@@ -75,9 +75,9 @@ def test_bad_calls_fail_instead_of_crashing() -> None:
     places = np.zeros(1, dtype=np.int64)
     for turn, length in [(5, 20), (-1, 20), (0, 4)]:
         table = np.ones(length, dtype=np.float32)
-        given = places, places, places + turn, table, out
+        where = places, places, places + turn, table, out
         with pytest.raises(ValueError, match="a shift is outside"):
-            kernels.sketches([row], b"\1", 5, 0, 5, *given)
+            kernels.sketches([row], b"\1", 5, 0, 5, *where)
     rate = np.ones(2)
     for rates, server, variates in [
         (rate[:1], row, [row, row]),
