@@ -301,7 +301,7 @@ def test_a_client_that_is_not_finite_is_left_out(
     value: float, problem: LeastSquares
 ) -> None:
     L = problem.smoothness
-    broken = Broken(problem, (1, 4), value)
+    broken: Any = Broken(problem, (1, 4), value)
     entries = [entry for entry in all_entries(L) if not isinstance(entry, Entry)]
     trace = simulate(broken, FEDERATION, entries, rounds=3, seed=1)
     assert np.isfinite(trace.anchors).all()
@@ -356,7 +356,7 @@ def test_laws_that_break_the_rules_are_named(
 
 
 def test_when_nobody_is_finite_the_entry_stops(problem: LeastSquares) -> None:
-    broken = Broken(problem, tuple(range(6)), np.nan)
+    broken: Any = Broken(problem, tuple(range(6)), np.nan)
     L = problem.smoothness
     trace = simulate(broken, FEDERATION, [FedAvg(0.3 / L)], rounds=3, seed=1)
     assert [r.status[:8] for r in trace.of(0)] == ["start", *["diverged"] * 3]
@@ -379,7 +379,8 @@ def test_a_diverging_entry_stops_and_others_go_on(problem: LeastSquares) -> None
 
     wild: Any = UniformLocalSGD(500.0 / L)
     calm: Any = FedAvg(0.3 / L)
-    trace = simulate(Counting(problem), FEDERATION, [wild, calm], rounds=30, seed=1)
+    counting: Any = Counting(problem)
+    trace = simulate(counting, FEDERATION, [wild, calm], rounds=30, seed=1)
     alone = simulate(problem, FEDERATION, [calm], rounds=30, seed=1)
     assert trace.of(0)[-1].status.startswith("diverged")
     assert calls == 1  # it costs nothing any more

@@ -92,7 +92,7 @@ class Counting:
 
 
 def test_clients_compute_exactly_as_many_gradients() -> None:
-    problem = Counting(least_squares())
+    problem: Any = Counting(least_squares())
     H, b = [1, 2, 4, 8, 3, 1], [4, 1, 2, 3, 5, 1]
     sizes = problem.problem.data_sizes
     cohort = Federation(FixedSteps(H), b).cohort(0, 0, sizes)
