@@ -264,6 +264,7 @@ MAIN = {
     ORACLE: Rule("oracle", largest=CLIENTS),
     "mean": Rule("mean", largest=CLIENTS),
     "Sieve": Rule("sieve"),
+    "MajoritySieve": Rule("majority-sieve"),
     "Trust": Rule("trust", largest=CLIENTS),
     "geometric median": Rule("geometric-median"),
     "trimmed mean (f)": Rule("trimmed-mean", is_told=True),
@@ -316,10 +317,17 @@ OTHERS = {
     "agreement": Rule("agreement"),
 }
 """Rules that are run where time is left."""
+HELD_OUT = "held-out"
+"""The group with seeds of its own: no form of a rule was chosen on them."""
 GROUPS: Mapping[str, Mapping[str, Rule]] = {
     "main": MAIN,
     "roots": ROOTS,
     "others": OTHERS,
+    HELD_OUT: {
+        label: rule
+        for label, rule in MAIN.items()
+        if label in (ORACLE, "AngleMix + geometric median") or rule.root
+    },
 }
 RULES = {label: rule for group in GROUPS.values() for label, rule in group.items()}
 
@@ -360,6 +368,7 @@ FIRST = (
 _ALL = tuple(
     Cell(panel, f, group)
     for group in GROUPS
+    if group != HELD_OUT
     for panel in PANELS
     for f in SHARES
     if not panel.startswith("digits")
@@ -368,4 +377,10 @@ CELLS = (
     *FIRST,
     *(cell for cell in _ALL if cell not in FIRST and cell.rules),
 )
+HELD_OUT_CELLS = tuple(
+    Cell(panel, f, HELD_OUT)
+    for f in (8, 4, 0, 12)
+    for panel in ("mnist-0.2", "covertype-0.2", "mnist-iid", "covertype-iid")
+)
+"""The columns of the figure again, for the rules with a root and `AngleMix`."""
 TRIAL = Cell("digits-0.2", 8)

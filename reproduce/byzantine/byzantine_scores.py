@@ -16,6 +16,7 @@ from reproduce.byzantine.byzantine_cells import (
     AGAINST_ROOT,
     CELLS,
     CLIENTS,
+    HELD_OUT,
     ORACLE,
     PANELS,
     RULES,
@@ -24,6 +25,8 @@ from reproduce.byzantine.byzantine_cells import (
 from reproduce.byzantine.stages import Plan, Sizes
 from reproduce.byzantine.trials import Known
 
+COLUMN_GROUPS = ("main", HELD_OUT)
+"""Groups with the limit among their rules: each makes a column."""
 Column = tuple[str, int]
 """A panel and a number of attackers: all rules of one column have met the same."""
 
@@ -76,11 +79,11 @@ class Scores:
         """Scores by column and rule, the limit first."""
         table: dict[Column, dict[str, Score]] = {}
         for cell, plan in self.plans.items():
-            if cell.group == "main":
+            if cell.group in COLUMN_GROUPS:
                 column = cell.panel, cell.f
                 table[column] = {rule: _score(plan, rule) for rule in cell.rules}
         for cell, plan in self.plans.items():
-            if cell.group != "main" and (cell.panel, cell.f) in table:
+            if cell.group not in COLUMN_GROUPS and (cell.panel, cell.f) in table:
                 table[cell.panel, cell.f] |= {r: _score(plan, r) for r in cell.rules}
         return table
 
