@@ -154,6 +154,35 @@ class AgainstRoot(Validated):
         return np.tile(origin + strength * direction, (view.b, 1))
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class AcrossRoot(Validated):
+    """Turns each attacker's own update across g, and goes down with g as others do.
+
+        −10(Δ_i − ⟨Δ_i, ĝ⟩ĝ) − (10‖Δ_i‖/ℓ)⟨μ, ĝ⟩₋ĝ,     ℓ the median honest length
+
+    Clipped to ℓ it goes down with g about as far as the mean μ of honest updates. Each
+    attacker sends something else: there is no cluster to see. Where the rule under
+    attack has no root it is the attacker's own update times −10.
+
+    Attributes:
+        share: of the clients that attack.
+    """
+
+    share: BelowOne
+
+    def attack(self, view: AttackView) -> Float64[Array, "b d"]:
+        """An update for each attacker."""
+        turned = -10.0 * view.own_rows
+        if view.round.root is None:
+            return turned
+        g = np.asarray(view.round.root, dtype=np.float64)
+        g = g / max(float(np.linalg.norm(g)), np.finfo(np.float64).tiny)
+        lengths = np.linalg.norm(turned, axis=1)
+        along = min(float(view.mean @ g), 0.0) / max(view.length, 1e-300) * lengths
+        return np.asarray(turned + np.outer(along - turned @ g, g))
+
+
 ATTACKS: Mapping[str, Callable[[float], Any]] = {
     "ALIE": ALIE,
     "ALIE, searched (distance)": lambda s: ALIE(s, search="distance"),
@@ -177,6 +206,8 @@ ATTACKS: Mapping[str, Callable[[float], Any]] = {
 }
 AGAINST_ROOT = "against the root"
 """For rules with a root only."""
+ACROSS_ROOT = "across the root, 10 times"
+"""For rules with a root, on the held-out seeds: it was found after the others."""
 NONE = "none"
 """Where all clients are honest."""
 TUNED_WITH = ("ALIE", "IPM, searched (inner)", "min-max", "mimic", "flipped labels")
@@ -189,7 +220,7 @@ def build_federation(attack: str, f: int, root: RootSet | None) -> Federation:
     """Twenty clients, f of which attack."""
     faults: tuple[Any, ...] = ()
     if f:
-        makers = {**ATTACKS, AGAINST_ROOT: AgainstRoot}
+        makers = {**ATTACKS, AGAINST_ROOT: AgainstRoot, ACROSS_ROOT: AcrossRoot}
         faults = (makers[attack](f / CLIENTS),)
     return Federation(FixedSteps(STEPS), BATCH, scenario=Scenario(faults), root=root)
 
@@ -352,7 +383,10 @@ class Cell:
             return (NONE,)
         if RULES[rule].name in OUT_OF_REACH:
             return (YARDSTICK_ATTACK,)
-        return (*ATTACKS, *((AGAINST_ROOT,) if RULES[rule].root else ()))
+        knowing = (AGAINST_ROOT,) if RULES[rule].root else ()
+        if knowing and self.group == HELD_OUT:
+            knowing = (*knowing, ACROSS_ROOT)
+        return (*ATTACKS, *knowing)
 
 
 FIRST = (

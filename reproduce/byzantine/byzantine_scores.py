@@ -13,6 +13,7 @@ from hewfl.core.array_types import Float64
 from hewfl.core.validation import Array
 from hewfl.experiments.statistics import Comparison, compare_pairs
 from reproduce.byzantine.byzantine_cells import (
+    ACROSS_ROOT,
     AGAINST_ROOT,
     CELLS,
     CLIENTS,
@@ -27,6 +28,8 @@ from reproduce.byzantine.trials import Known
 
 COLUMN_GROUPS = ("main", HELD_OUT)
 """Groups with the limit among their rules: each makes a column."""
+KNOWING = (AGAINST_ROOT, ACROSS_ROOT)
+"""Attacks of those who know the samples of the root."""
 Column = tuple[str, int]
 """A panel and a number of attackers: all rules of one column have met the same."""
 
@@ -108,10 +111,10 @@ class Scores:
     def with_secret_root(self, column: Column, rule: str) -> tuple[str, float]:
         """The worst attack that does not know the root, and its ratio to the oracle.
 
-        Two attacks are judged, and one of them at most knows it.
+        At least one of the attacks that are judged does not know it.
         """
         oracle, score = self.table[column][ORACLE].losses, self.table[column][rule]
-        blind = {a: v for a, v in score.judged.items() if a != AGAINST_ROOT}
+        blind = {a: v for a, v in score.judged.items() if a not in KNOWING}
         ratios = {attack: _geometric(v / oracle) for attack, v in blind.items()}
         attack = max(ratios, key=lambda a: ratios[a])
         return attack, ratios[attack]
