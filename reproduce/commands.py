@@ -22,11 +22,19 @@ from hewfl.cli.options import (
 )
 from hewfl.core.validation import invalid
 from hewfl.experiments.run_folder import folder_for
-from reproduce.byzantine.byzantine_cells import CELLS, GROUPS, PANELS, SHARES, TRIAL
+from reproduce.byzantine.byzantine_cells import (
+    CELLS,
+    GROUPS,
+    HELD_OUT,
+    HELD_OUT_CELLS,
+    PANELS,
+    SHARES,
+    TRIAL,
+)
 from reproduce.byzantine.byzantine_scores import Scores
 from reproduce.byzantine.cnn_tables import TABLES, Run, run_missing
 from reproduce.byzantine.publish_byzantine import publish_byzantine
-from reproduce.byzantine.stages import FULL, QUICK_SIZES, Plan
+from reproduce.byzantine.stages import FRESH, FULL, QUICK_SIZES, Plan
 from reproduce.byzantine.trials import read_trials, write_trials
 from reproduce.curves_file import read_curves
 from reproduce.parts import FOLDERS, Part, draw, publish, require_extras, specs_of
@@ -236,7 +244,8 @@ def byzantine(
         sizes = QUICK_SIZES if small else FULL
         file = trials or output / "trials.csv"
         known = read_trials(file)
-        for cell in () if only_publish else cells:
+        held_out = () if small else HELD_OUT_CELLS
+        for cell in () if only_publish else (*cells, *held_out):
             if panels and cell.panel not in panels:
                 continue
             if attackers and cell.f not in attackers:
@@ -245,9 +254,10 @@ def byzantine(
                 continue
             title = f"{PANELS[cell.panel].title}, {cell.f} attackers, {cell.group}"
             console.print(title, highlight=False)
-            Plan(cell, sizes, known).run(file)
+            Plan(cell, FRESH if cell.group == HELD_OUT else sizes, known).run(file)
         write_trials(known, file)
-        publish_byzantine(Scores(known, sizes, cells), output)
+        fresh = Scores(known, FRESH, held_out)
+        publish_byzantine(Scores(known, sizes, cells), output, fresh)
     console.print(f"figure and tables in {output}", highlight=False)
 
 

@@ -154,6 +154,35 @@ class AgainstRoot(Validated):
         return np.tile(origin + strength * direction, (view.b, 1))
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class AcrossRoot(Validated):
+    """Turns each attacker's own update across g, and goes down with g as others do.
+
+        −10(Δ_i − ⟨Δ_i, ĝ⟩ĝ) − (10‖Δ_i‖/ℓ)⟨μ, ĝ⟩₋ĝ,     ℓ the median honest length
+
+    Clipped to ℓ it goes down with g about as far as the mean μ of honest updates. Each
+    attacker sends something else: there is no cluster to see. Where the rule under
+    attack has no root it is the attacker's own update times −10.
+
+    Attributes:
+        share: of the clients that attack.
+    """
+
+    share: BelowOne
+
+    def attack(self, view: AttackView) -> Float64[Array, "b d"]:
+        """An update for each attacker."""
+        turned = -10.0 * view.own_rows
+        if view.round.root is None:
+            return turned
+        g = np.asarray(view.round.root, dtype=np.float64)
+        g = g / max(float(np.linalg.norm(g)), np.finfo(np.float64).tiny)
+        lengths = np.linalg.norm(turned, axis=1)
+        along = min(float(view.mean @ g), 0.0) / max(view.length, 1e-300) * lengths
+        return np.asarray(turned + np.outer(along - turned @ g, g))
+
+
 ATTACKS: Mapping[str, Callable[[float], Any]] = {
     "ALIE": ALIE,
     "ALIE, searched (distance)": lambda s: ALIE(s, search="distance"),
@@ -177,6 +206,8 @@ ATTACKS: Mapping[str, Callable[[float], Any]] = {
 }
 AGAINST_ROOT = "against the root"
 """For rules with a root only."""
+ACROSS_ROOT = "across the root, 10 times"
+"""For rules with a root, on the held-out seeds: it was found after the others."""
 NONE = "none"
 """Where all clients are honest."""
 TUNED_WITH = ("ALIE", "IPM, searched (inner)", "min-max", "mimic", "flipped labels")
@@ -189,7 +220,7 @@ def build_federation(attack: str, f: int, root: RootSet | None) -> Federation:
     """Twenty clients, f of which attack."""
     faults: tuple[Any, ...] = ()
     if f:
-        makers = {**ATTACKS, AGAINST_ROOT: AgainstRoot}
+        makers = {**ATTACKS, AGAINST_ROOT: AgainstRoot, ACROSS_ROOT: AcrossRoot}
         faults = (makers[attack](f / CLIENTS),)
     return Federation(FixedSteps(STEPS), BATCH, scenario=Scenario(faults), root=root)
 
@@ -264,6 +295,7 @@ MAIN = {
     ORACLE: Rule("oracle", largest=CLIENTS),
     "mean": Rule("mean", largest=CLIENTS),
     "Sieve": Rule("sieve"),
+    "MajoritySieve": Rule("majority-sieve"),
     "Trust": Rule("trust", largest=CLIENTS),
     "geometric median": Rule("geometric-median"),
     "trimmed mean (f)": Rule("trimmed-mean", is_told=True),
@@ -316,10 +348,17 @@ OTHERS = {
     "agreement": Rule("agreement"),
 }
 """Rules that are run where time is left."""
+HELD_OUT = "held-out"
+"""The group with seeds of its own: no form of a rule was chosen on them."""
 GROUPS: Mapping[str, Mapping[str, Rule]] = {
     "main": MAIN,
     "roots": ROOTS,
     "others": OTHERS,
+    HELD_OUT: {
+        label: rule
+        for label, rule in MAIN.items()
+        if label in (ORACLE, "AngleMix + geometric median") or rule.root
+    },
 }
 RULES = {label: rule for group in GROUPS.values() for label, rule in group.items()}
 
@@ -344,7 +383,10 @@ class Cell:
             return (NONE,)
         if RULES[rule].name in OUT_OF_REACH:
             return (YARDSTICK_ATTACK,)
-        return (*ATTACKS, *((AGAINST_ROOT,) if RULES[rule].root else ()))
+        knowing = (AGAINST_ROOT,) if RULES[rule].root else ()
+        if knowing and self.group == HELD_OUT:
+            knowing = (*knowing, ACROSS_ROOT)
+        return (*ATTACKS, *knowing)
 
 
 FIRST = (
@@ -360,6 +402,7 @@ FIRST = (
 _ALL = tuple(
     Cell(panel, f, group)
     for group in GROUPS
+    if group != HELD_OUT
     for panel in PANELS
     for f in SHARES
     if not panel.startswith("digits")
@@ -368,4 +411,10 @@ CELLS = (
     *FIRST,
     *(cell for cell in _ALL if cell not in FIRST and cell.rules),
 )
+HELD_OUT_CELLS = tuple(
+    Cell(panel, f, HELD_OUT)
+    for f in (8, 4, 0, 12)
+    for panel in ("mnist-0.2", "covertype-0.2", "mnist-iid", "covertype-iid")
+)
+"""The columns of the figure again, for the rules with a root and `AngleMix`."""
 TRIAL = Cell("digits-0.2", 8)

@@ -13,9 +13,11 @@ from hewfl.core.array_types import Float64
 from hewfl.core.validation import Array
 from hewfl.experiments.statistics import Comparison, compare_pairs
 from reproduce.byzantine.byzantine_cells import (
+    ACROSS_ROOT,
     AGAINST_ROOT,
     CELLS,
     CLIENTS,
+    HELD_OUT,
     ORACLE,
     PANELS,
     RULES,
@@ -24,6 +26,10 @@ from reproduce.byzantine.byzantine_cells import (
 from reproduce.byzantine.stages import Plan, Sizes
 from reproduce.byzantine.trials import Known
 
+COLUMN_GROUPS = ("main", HELD_OUT)
+"""Groups with the limit among their rules: each makes a column."""
+KNOWING = (AGAINST_ROOT, ACROSS_ROOT)
+"""Attacks of those who know the samples of the root."""
 Column = tuple[str, int]
 """A panel and a number of attackers: all rules of one column have met the same."""
 
@@ -76,11 +82,11 @@ class Scores:
         """Scores by column and rule, the limit first."""
         table: dict[Column, dict[str, Score]] = {}
         for cell, plan in self.plans.items():
-            if cell.group == "main":
+            if cell.group in COLUMN_GROUPS:
                 column = cell.panel, cell.f
                 table[column] = {rule: _score(plan, rule) for rule in cell.rules}
         for cell, plan in self.plans.items():
-            if cell.group != "main" and (cell.panel, cell.f) in table:
+            if cell.group not in COLUMN_GROUPS and (cell.panel, cell.f) in table:
                 table[cell.panel, cell.f] |= {r: _score(plan, r) for r in cell.rules}
         return table
 
@@ -105,10 +111,10 @@ class Scores:
     def with_secret_root(self, column: Column, rule: str) -> tuple[str, float]:
         """The worst attack that does not know the root, and its ratio to the oracle.
 
-        Two attacks are judged, and one of them at most knows it.
+        At least one of the attacks that are judged does not know it.
         """
         oracle, score = self.table[column][ORACLE].losses, self.table[column][rule]
-        blind = {a: v for a, v in score.judged.items() if a != AGAINST_ROOT}
+        blind = {a: v for a, v in score.judged.items() if a not in KNOWING}
         ratios = {attack: _geometric(v / oracle) for attack, v in blind.items()}
         attack = max(ratios, key=lambda a: ratios[a])
         return attack, ratios[attack]

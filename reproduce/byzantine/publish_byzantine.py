@@ -11,6 +11,7 @@ from hewfl.plotting import COLOURS, save
 from reproduce.byzantine.byzantine_cells import (
     CLIENTS,
     GROUPS,
+    HELD_OUT,
     ORACLE,
     PANELS,
     RULES,
@@ -58,6 +59,7 @@ SHOWN = {
     "centred clipping": "centred clipping",
     "Trust": "Trust",
     "Sieve": "Sieve",
+    "MajoritySieve": "MajoritySieve",
     "mean": "mean",
 }
 """Rules of the figure, and their names there."""
@@ -72,19 +74,24 @@ HEAD = (
 )
 
 
-def publish_byzantine(scores: Scores, output: Path) -> None:
+def publish_byzantine(
+    scores: Scores, output: Path, fresh: Scores | None = None
+) -> None:
     """Write tables, figure and numbers of the cells that are done.
 
     Args:
         scores: of the study.
         output: folder to write to; its `cnn.csv`, if there is one, is read.
+        fresh: of the held-out seeds.
 
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
     deep = read_accuracies(output / "cnn.csv")
-    write_text(output / "results.md", results_text(scores, deep))
+    write_text(output / "results.md", results_text(scores, deep, fresh))
     write_json(output / "summary.json", numbers_of(scores))
+    if fresh is not None and fresh.table:
+        write_json(output / "held_out.json", numbers_of(fresh))
     if scores.table:
         draw_worst_ratios(scores, output / "worst_ratios")
 
@@ -92,7 +99,9 @@ def publish_byzantine(scores: Scores, output: Path) -> None:
 # ------------------ tables
 
 
-def results_text(scores: Scores, deep: DeepKnown | None = None) -> str:
+def results_text(
+    scores: Scores, deep: DeepKnown | None = None, fresh: Scores | None = None
+) -> str:
     """All tables, what was lost first."""
     seeds = ", ".join(map(str, scores.sizes.seeds))
     lines = ["# Attacks and defences, tables", "", HEAD, ""]
@@ -101,6 +110,8 @@ def results_text(scores: Scores, deep: DeepKnown | None = None) -> str:
     if scores.table:
         lines += ["![Worst ratio to the honest oracle](worst_ratios.png)", ""]
     lines += [*_losses(scores), *_misses(scores), *_duels(scores)]
+    if fresh is not None and fresh.table:
+        lines += _held_out(fresh)
     for group, title in (
         ("main", "Worst ratio to the honest oracle"),
         ("roots", "Other roots"),
@@ -117,6 +128,29 @@ def results_text(scores: Scores, deep: DeepKnown | None = None) -> str:
     for title, cell in main:
         lines += _section(scores, "main", title, cell)
     return "\n".join([*lines, *_edges(scores), "", *_deep(deep or {})])
+
+
+def _held_out(fresh: Scores) -> list[str]:
+    """The recommended rules and those with a root, on seeds of their own."""
+    seeds = ", ".join(map(str, fresh.sizes.seeds))
+    return [
+        *("## Held-out seeds", ""),
+        f"Seeds {seeds}; the step size is tuned with seed {fresh.sizes.tuning} and the "
+        f"attacks are chosen with seed {fresh.sizes.screening}. No form of a rule was "
+        "chosen on them.",
+        "",
+        *_section(fresh, HELD_OUT, "Worst ratio, held-out seeds", _ratio_cell(fresh)),
+        *_section(
+            fresh,
+            HELD_OUT,
+            "Held-out seeds, where the attackers do not know the samples of the root",
+            _secret_cell(fresh),
+            is_rooted=True,
+        ),
+        *_duels(
+            fresh, "## One against one, held-out seeds, where fewer than half attack"
+        ),
+    ]
 
 
 def _runs(scores: Scores) -> Iterator[str]:
@@ -254,10 +288,12 @@ def _misses(scores: Scores) -> list[str]:
     return [*lines, ""]
 
 
-def _duels(scores: Scores) -> list[str]:
+def _duels(
+    scores: Scores, title: str = "## One against one, where fewer than half attack"
+) -> list[str]:
     """Each recommended rule against its rivals: one family over the cells of a pair."""
     lines = [
-        *("## One against one, where fewer than half attack", ""),
+        *(title, ""),
         "| rule | rival | better | undecided | worse | ratio, geometric mean |",
         "| --- | --- | ---: | ---: | ---: | ---: |",
     ]
@@ -374,12 +410,20 @@ def numbers_of(scores: Scores) -> dict[str, Any]:
                 "amplitude": score.amplitude,
                 "accuracy": float(f"{score.accuracy:.5g}"),
                 "ratio": _finite(scores.ratio((panel, f), rule)),
+                **_secret(scores, (panel, f), rule),
                 "losses": [_finite(v) for v in score.losses.tolist()],
             }
             for rule, score in row.items()
         }
         for (panel, f), row in scores.table.items()
     }
+
+
+def _secret(scores: Scores, column: Column, rule: str) -> dict[str, float | None]:
+    """The worst ratio over attacks that do not know the samples of the root."""
+    if RULES[rule].root is None:
+        return {}
+    return {"secret_ratio": _finite(scores.with_secret_root(column, rule)[1])}
 
 
 def _finite(value: float) -> float | None:

@@ -24,7 +24,12 @@ from hewfl import (
     simulate,
 )
 from hewfl.aggregators import AngleMix, Mean, Pipeline, RootWeights, make
-from hewfl.aggregators.hostile import angle_map, root_trust, trusted_weights
+from hewfl.aggregators.hostile import (
+    angle_map,
+    root_trust,
+    voted_weights,
+    weighted_median,
+)
 from hewfl.data import dirichlet_partition, load
 from hewfl.displacements.dense import DenseDisplacements, matrix_round
 from hewfl.displacements.mapped import MappedDisplacements
@@ -84,13 +89,15 @@ def test_root_weights_of_two_clients_by_hand() -> None:
     np.testing.assert_allclose(decision.weights, 0.5, atol=1e-9)
     np.testing.assert_allclose(state.descent, 1 / np.sqrt(2))
     np.testing.assert_allclose(state.steepness, 1.0)
-    # orthogonal: not mixed; the geometric median of two points is their mean
+    # across the root the second is nothing: not mixed, and the geometric median of
+    # two points is their mean
     short = np.array([[1.0, 1.0, 0.0], [2.0, 0.0, 0.0]])
-    w, gap = trusted_weights(short @ short.T, short @ -ROOT, np.array([1.0, 1.0]))
     bound = np.median([np.sqrt(2), 2.0])
+    half = np.array([0.5, 0.5])
+    w, gap = voted_weights(short @ short.T, short @ -ROOT, half, bound)
     scaled = short * np.array([1.0, bound / 2.0])[:, None]
-    z = scaled.mean(axis=0)  # both acute: the mixed vectors are the mean
-    t = np.linalg.norm(z) * -ROOT
+    z = scaled.mean(axis=0)
+    t = 0.25 * z - 0.75 * np.linalg.norm(z) * ROOT
     ridge = (scaled**2).sum(axis=1).mean()
     # over w_1: the projection of t on the segment, and of w_1 on 1/2
     e = scaled[0] - scaled[1]
@@ -99,6 +106,18 @@ def test_root_weights_of_two_clients_by_hand() -> None:
     expected = longer * np.array([first, (1 - first) * bound / 2.0])
     np.testing.assert_allclose(w, expected, rtol=1e-6)
     assert 0 <= gap < 1e-9
+
+
+def test_the_weighted_median_is_the_median_where_shares_are_equal(
+    rng: np.random.Generator,
+) -> None:
+    for n in range(1, 12):
+        x = rng.standard_normal(n)
+        for shares in (np.ones(n), np.full(n, 1 / n)):
+            assert weighted_median(x, shares) == pytest.approx(np.median(x), abs=1e-15)
+        whole = rng.integers(1, 5, n)
+        repeated = np.median(np.repeat(x, whole))
+        assert weighted_median(x, whole / 7) == pytest.approx(repeated, abs=1e-15)
 
 
 def test_trust_is_full_from_half_of_the_median_cosine_on() -> None:
@@ -129,7 +148,7 @@ def test_the_judgement_is_remembered_by_steepness_and_by_client() -> None:
     )
 
 
-def test_trust_of_many_rounds_is_lost_in_three(rng: np.random.Generator) -> None:
+def test_trust_of_many_rounds_is_lost_in_two(rng: np.random.Generator) -> None:
     """Eight sleepers send the honest mean for twenty rounds, then its opposite."""
     rule, state = RootWeights(), None
     for t in range(25):
@@ -139,35 +158,76 @@ def test_trust_of_many_rounds_is_lost_in_three(rng: np.random.Generator) -> None
         decision, state = rule(rows, state, root=-mean + rng.standard_normal(40))
         if t in (5, 19):
             assert decision.weights[12:].sum() > 0.2
-        if t >= 22:
-            assert decision.weights[12:].sum() < 0.02
+        if t == 20:
+            assert 0.2 * mean @ mean < decision.step @ mean < 0.9 * mean @ mean
+        if t >= 21:
+            assert decision.weights[12:].sum() < 0.2
+            assert decision.step @ mean > 0.6 * mean @ mean
 
 
 def test_who_goes_down_with_the_root_cannot_add_anything_else(
     rng: np.random.Generator,
 ) -> None:
-    """Half of the clients go as far down as the mean, and undo the rest of it."""
-    honest = np.full(60, 0.3) + rng.standard_normal((10, 60))
+    """Eight of twenty go as far down as the mean, and undo the rest of it."""
+    honest = np.full(60, 0.3) + rng.standard_normal((12, 60))
     honest[:, 0] += 1.0
     mean = honest.mean(axis=0)
     root = -np.eye(60)[0]
     bad = -2 * mean
     bad[0] = mean[0]
-    decision, _ = RootWeights()(np.vstack([honest, np.tile(bad, (10, 1))]), root=root)
-    across = decision.step[1:] @ mean[1:]
+    decision, _ = RootWeights()(np.vstack([honest, np.tile(bad, (8, 1))]), root=root)
+    assert (decision.weights[12:] > 0).all()
     assert decision.step[0] > 0.3 * mean[0]
-    assert across > -0.5 * mean[1:] @ mean[1:]
+    assert decision.step[1:] @ mean[1:] > 0.1 * mean[1:] @ mean[1:]
 
 
-def test_colluders_of_sixty_percent_are_left_out_by_the_root(
+def test_whom_the_root_distrusts_still_has_half_a_vote(
+    rng: np.random.Generator,
+) -> None:
+    """Half of the honest clients go uphill on the root; six attackers know it."""
+    honest = np.full(60, 0.3) + rng.standard_normal((14, 60))
+    honest[:7, 0] = -2.0
+    honest[7:, 0] = 2.0
+    mean = honest.mean(axis=0)
+    bad = -2 * mean
+    bad[0] = 2.0
+    root = -np.eye(60)[0]
+    decision, _ = RootWeights()(np.vstack([honest, np.tile(bad, (6, 1))]), root=root)
+    assert decision.status == "the root trusts 13 of 20"
+    assert decision.weights[:7].sum() > 0.05
+    assert decision.step[1:] @ mean[1:] > 0.1 * mean[1:] @ mean[1:]
+
+
+def test_colluders_of_sixty_percent_do_not_turn_the_step(
     rng: np.random.Generator,
 ) -> None:
     rows, root = fleet(rng, bad=12)
-    noisy = root + 0.7 * rng.standard_normal(40)
-    decision, _ = RootWeights()(rows, root=noisy)
-    np.testing.assert_array_equal(decision.weights[8:], 0.0)
+    decision, _ = RootWeights()(rows, root=root)
+    plain, _ = make("angle-mix+geometric-median")(rows)
     assert decision.status == "the root trusts 8 of 20"
-    assert decision.step @ -root > 0.8 * root @ root
+    assert decision.step @ -root > 0.2 * root @ root
+    assert plain.step @ -root < 0
+
+
+def test_a_trusted_majority_cannot_be_long_in_one_round(
+    rng: np.random.Generator,
+) -> None:
+    """Twelve of twenty send the honest mean, then its opposite, twenty times it."""
+    rule, state = RootWeights(), None
+    for t in range(4):
+        honest = np.full(60, 0.3) + rng.standard_normal((8, 60))
+        mean = honest.mean(axis=0)
+        sent = mean if t < 3 else -20 * mean
+        rows = np.vstack([honest, np.tile(sent, (12, 1))])
+        before = state
+        root = -mean + 0.5 * rng.standard_normal(60)
+        decision, state = rule(rows, state, root=root)
+    assert before is not None
+    assert state.length <= 2 * before.length
+    assert np.linalg.norm(decision.step) < 2 * np.linalg.norm(mean)
+    unbounded = replace(before, length=np.inf)
+    free, _ = rule(rows, unbounded, root=root)
+    assert np.linalg.norm(free.step) > 1.2 * np.linalg.norm(decision.step)
 
 
 def test_honest_clients_get_the_length_back_that_clipping_took(
@@ -177,7 +237,7 @@ def test_honest_clients_get_the_length_back_that_clipping_took(
     rows = base * np.linspace(0.6, 1.7, 9)[:, None]
     mean = rows.mean(axis=0)
     decision, _ = RootWeights()(rows, root=-mean)
-    assert decision.step @ mean == pytest.approx(mean @ mean, rel=0.05)
+    assert decision.step @ mean == pytest.approx(mean @ mean, rel=0.12)
 
 
 @pytest.mark.parametrize("kind", ["trusted", "uphill"])

@@ -1,5 +1,6 @@
 """The study of hostile clients: trials, the three stages, worst cases, publishing."""
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -7,22 +8,26 @@ from pathlib import Path
 import numpy as np
 import pytest
 from reproduce.byzantine.byzantine_cells import (
+    ACROSS_ROOT,
     AGAINST_ROOT,
     ATTACKS,
     CELLS,
+    HELD_OUT,
+    HELD_OUT_CELLS,
     ORACLE,
     PANELS,
     RULES,
     SHARES,
     TUNED_WITH,
     YARDSTICK_ATTACK,
+    AcrossRoot,
     AgainstRoot,
     Cell,
     RootAlone,
 )
 from reproduce.byzantine.byzantine_scores import Scores
 from reproduce.byzantine.publish_byzantine import publish_byzantine, results_text
-from reproduce.byzantine.stages import LEAST, MOST, START, Plan, Sizes
+from reproduce.byzantine.stages import FRESH, FULL, LEAST, MOST, START, Plan, Sizes
 from reproduce.byzantine.trials import (
     Known,
     Outcome,
@@ -36,16 +41,19 @@ from hewfl.aggregators import FLTrust
 from tests.federation.test_omniscient import view_of
 
 SIZES = Sizes(rounds=2, seeds=(0, 1, 2))
+WIDER = Sizes(rounds=2, seeds=(0, 1, 2), kept=3)
 CELL = Cell("digits-0.2", 8)
 COLUMN = ("digits-0.2", 8)
 BEST = {"RootWeights, root of 100": 1.25, "AngleMix + geometric median": 1.55}
 """Losses over the oracle's; other rules have 4."""
 
 
-def made_up(cell: Cell = CELL, best_amplitude: float = 8.0) -> Known:
+def made_up(
+    cell: Cell = CELL, best_amplitude: float = 8.0, sizes: Sizes | None = None
+) -> Known:
     """All trials of a cell: the worst attack is the last one, the oracle loses 0.5."""
     known: Known = {}
-    plan = Plan(cell, SIZES, known)
+    plan = Plan(cell, sizes or SIZES, known)
     for rule in cell.rules:
         loss = 0.5 if rule == ORACLE else 0.5 * BEST.get(rule, 4.0)
         while asked := plan.open_amplitudes(rule):
@@ -104,6 +112,22 @@ def test_the_attack_on_the_root_goes_down_with_it_and_undoes_the_rest() -> None:
     np.testing.assert_allclose(sent[:, 0], 2.0)  # as the honest clients go
     assert (sent[:, 1] < 0).all()
     np.testing.assert_allclose(sent[:, 2], 0.0)
+
+
+def test_across_the_root_each_attacker_turns_its_own_update() -> None:
+    rng = np.random.default_rng(3)
+    blind = view_of(1.0 + rng.standard_normal((7, 4)), 2, FLTrust())
+    blind = replace(blind, honest=np.arange(5), attackers=np.array([5, 6]))
+    own = blind.own_rows
+    np.testing.assert_array_equal(AcrossRoot(0.4).attack(blind), -10 * own)
+    root = np.array([-3.0, 0.0, 0.0, 0.0])
+    view = replace(blind, round=replace(blind.round, root=root))
+    sent = AcrossRoot(0.4).attack(view)
+    np.testing.assert_allclose(sent[:, 1:], -10 * own[:, 1:])
+    # shortened to the median honest length it goes down as far as the mean does
+    shortened = sent[:, 0] * view.length / (10 * np.linalg.norm(own, axis=1))
+    np.testing.assert_allclose(shortened, view.mean[0])
+    assert view.mean[0] > 0
 
 
 # ------------------ trials
@@ -240,6 +264,28 @@ def test_the_worst_attack_that_does_not_know_the_root(scores: Scores) -> None:
         scores.table[COLUMN]["mean"].attack,
         scores.ratio(COLUMN, "mean"),
     )
+
+
+def test_held_out_seeds_are_no_others_and_have_tables_of_their_own(
+    scores: Scores, tmp_path: Path
+) -> None:
+    pytest.importorskip("matplotlib")
+    used = {*FULL.seeds, FULL.tuning, FULL.screening}
+    assert used.isdisjoint({*FRESH.seeds, FRESH.tuning, FRESH.screening})
+    assert not set(HELD_OUT_CELLS) & set(CELLS)
+    cell = Cell("digits-0.2", 8, HELD_OUT)
+    assert ORACLE in cell.rules
+    assert ACROSS_ROOT in cell.attacks("FLTrust, root of 100")
+    assert ACROSS_ROOT not in CELL.attacks("FLTrust, root of 100")
+    fresh = Scores(made_up(cell, sizes=WIDER), WIDER, (cell,))
+    assert fresh.with_secret_root(COLUMN, "FLTrust, root of 100")[0] == "flipped labels"
+    publish_byzantine(scores, tmp_path, fresh)
+    text = (tmp_path / "results.md").read_text("utf-8")
+    ratios = cells_of(text, "Worst ratio, held-out seeds")
+    assert set(ratios) == {f"*{ORACLE}*" if r == ORACLE else r for r in cell.rules}
+    numbers = json.loads((tmp_path / "held_out.json").read_text("utf-8"))
+    assert set(numbers["digits-0.2, 8"]) == set(cell.rules)
+    assert numbers["digits-0.2, 8"]["FLTrust, root of 100"]["secret_ratio"] > 1
 
 
 def cells_of(text: str, title: str) -> dict[str, str]:

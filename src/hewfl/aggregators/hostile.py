@@ -14,6 +14,7 @@ import numpy as np
 from hewfl.aggregators.aggregator import Aggregator
 from hewfl.aggregators.distance import (
     RESOLVED,
+    TIED,
     central_distance,
     sq_distances,
     weiszfeld,
@@ -32,6 +33,14 @@ FULL = 0.5
 """Share of the median trust from which on a client counts in full."""
 RECENT = 0.5
 """Memory of the recent cosine: a client that turns is noticed in a few rounds."""
+UNTRUSTED = 0.5
+"""Vote of a client that the root does not trust, over that of one that it does."""
+AIM = 0.75
+"""Part of the target that is the root's direction; the rest is the clients' own."""
+NEGLIGIBLE = 1e-3
+"""Part of an update across the root, over its length, that is as good as none."""
+GROWTH = 2.0
+"""From round to round the length to which updates are clipped grows no more."""
 LENGTHENING = 2.0
 """Lengths up to this multiple of the median make the step longer again."""
 
@@ -108,43 +117,56 @@ class RootState:
             first.
         steepness: Σ_t β^t ‖g‖ over the same rounds.
         recent: mean cosine of Δ_i with −g over about two rounds.
+        length: ℓ of the last round; infinite before the first.
     """
 
     descent: PerClient
     steepness: PerClient
     recent: PerClient
+    length: float = np.inf
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class RootWeights(Aggregator):
-    """Exact weights among the clients that a root gradient trusts.
+    """Exact weights, aimed by a root gradient and by the clients among themselves.
 
     The root g is a gradient that the server computes on samples of its own. It judges
-    directions over rounds; the clients it trusts decide about the rest among
-    themselves.
+    directions over rounds. What it does not see, the part of the updates across g, the
+    clients decide among themselves.
 
         ρ_i = Σ_t β^t ⟨Δ_i, −g⟩/‖Δ_i‖ / Σ_t β^t ‖g‖        mean cosine, by steepness
         σ_i ← ½σ_i + ½⟨Δ_i, −g⟩/(‖Δ_i‖‖g‖)                 recent cosine
-        p_i = max{0, min{1, 2ρ_i/ρ̄, 1 + σ_i/ρ̄}},   ρ̄ the median of the positive ρ_j
-        s_i = min{1, ℓ/‖Δ_i‖},   ℓ the median length where p_i > 0
-        z   = geometric median, by p, of the angle-mixed s_iΔ_i
-        w   = argmin over w ∈ Δ_n of ½‖Σ w_is_iΔ_i + ‖z‖ g/‖g‖‖² + (ℓ̄²/2)‖w − v‖²
+        τ_i = max{0, min{1, 2ρ_i/ρ̄, 1 + σ_i/ρ̄}},   ρ̄ the median of the positive ρ_j
+        p_i ∝ ½ + ½τ_i                                      votes
+        ℓ   ← min{median of the ‖Δ_i‖ by p, 2ℓ},   s_i = min{1, ℓ/‖Δ_i‖}
+        z   = geometric median, by p, of the angle-mixed s_iΔ_i, all of it across g
+        w   = argmin over w ∈ Δ_n of ½‖Σ w_is_iΔ_i − t‖² + (ℓ̄²/2)‖w − v‖²
+        t   = ¼z − ¾‖z‖ g/‖g‖
         step = a Σ w_is_iΔ_i,   a = Σ p_i min{‖Δ_i‖, 2ℓ} / Σ p_i min{‖Δ_i‖, ℓ}
 
-    v are the weights of z and ℓ̄² the mean of the squared clipped lengths. A late
-    gradient of a small root set is mostly noise; weighted by steepness the early
+    v are the weights of z and ℓ̄² the mean of the squared clipped lengths. *Across g*:
+    angles and distances are those of the updates without their part along g, the
+    products ⟨s_iΔ_i, s_jΔ_j⟩ less ⟨s_iΔ_i, g⟩⟨s_jΔ_j, g⟩/‖g‖². Attackers who know g go
+    down with it and look honest in all products; what they undo they undo across it,
+    and there they are at an obtuse angle to the others.
+
+    A late gradient of a small root set is mostly noise; weighted by steepness the early
     rounds, where it is not, decide. So trust would outlast an attack of clients that
     were honest for many rounds (a sleeper): whoever now goes uphill as far as the
-    median client goes down has none.
-    The root sets the direction that the weights aim at and the clients its length; a
-    part of z in the target would let clients that go down with g add anything else.
-    Nobody gains by a cosine above half of the median one, by a length above twice the
-    median, or by being near the centre.
+    median client goes down has none. Nobody gains by a cosine above half of the median
+    one, by a length above twice the median, or by being near the centre. A majority
+    that is trusted could be honest in most rounds and long in one: ℓ at most doubles
+    from round to round.
+
+    Whom the root does not trust has half a vote. Honest clients with rare data go
+    uphill on the root; without a vote they would leave the majority to attackers who
+    know it. A quarter of the target is z, as a root of few samples alone is a poor aim
+    where the clients agree, and z alone a poor one where they do not.
 
     What it does not do: a root of few samples, without many classes or of another
-    distribution trusts and distrusts wrongly, and an attacker that knows the root can
-    move what the root does not see. docs/hostile.md has the figures.
+    distribution trusts and distrusts wrongly. More than half of the clients, if they
+    know the root, move what it does not see. docs/hostile.md has the figures.
 
     Where all clients have gone uphill so far no step is taken, and the status says so.
     A root gradient of zero judges nobody.
@@ -185,20 +207,25 @@ class RootWeights(Aggregator):
             _after(state.descent, i, self.memory, descent),
             _after(state.steepness, i, self.memory, np.full(D.n, steep)),
             recent,
+            state.length,
         )
         if not lengths.any():
             return Decision(np.full(D.n, 1 / D.n), "no client moved"), state
         trust = root_trust(state.descent[i], state.steepness[i], recent[i])
-        trusted = np.flatnonzero(trust)
+        trusted = int(np.count_nonzero(trust))
         weights = np.zeros(D.n)
-        if len(trusted) == 0:
+        if trusted == 0:
             return Decision(weights, "no client is trusted: all go uphill"), state
-        down = cosines * lengths
-        part, gap = trusted_weights(
-            gram[np.ix_(trusted, trusted)], down[trusted], trust[trusted]
+        moved = np.flatnonzero(lengths)
+        down = (cosines * lengths)[moved]
+        votes = UNTRUSTED + (1 - UNTRUSTED) * trust[moved]
+        limit = np.ldexp(GROWTH * state.length, -exponent // 2)
+        bound = min(weighted_median(lengths[moved], votes), float(limit))
+        state = replace(state, length=float(np.ldexp(bound, exponent // 2)))
+        weights[moved], gap = voted_weights(
+            gram[np.ix_(moved, moved)], down, votes / votes.sum(), bound
         )
-        weights[trusted] = part
-        status = f"the root trusts {len(trusted)} of {D.n}"
+        status = f"the root trusts {trusted} of {D.n}"
         return Decision(weights, status, float(np.ldexp(gap, exponent))), state
 
 
@@ -219,31 +246,44 @@ def root_trust(
     return np.where(steepness > 0, np.clip(trust, 0.0, 1.0), 1.0)  # 1: never judged
 
 
-def trusted_weights(
-    gram: Float64[Array, "n n"], down: PerClient, trust: PerClient
+def voted_weights(
+    gram: Float64[Array, "n n"], down: PerClient, p: PerClient, bound: float
 ) -> tuple[PerClient, float]:
-    """Weights of the clients with trust, and the gap of the quadratic problem.
+    """Weights of clients that moved, and the gap of the quadratic problem.
 
     Args:
-        gram: ⟨Δ_i, Δ_j⟩.
+        gram: ⟨Δ_i, Δ_j⟩, with no update of length zero.
         down: ⟨Δ_i, −g⟩/‖g‖; where all are zero, the weights are v.
-        trust: p > 0.
+        p: > 0, of sum one.
+        bound: ℓ > 0.
     """
-    lengths, p = np.sqrt(np.diagonal(gram)), trust / trust.sum()
-    bound = median_length(lengths)
+    lengths = np.sqrt(np.diagonal(gram))
     scale = bound / np.maximum(lengths, bound)
-    clipped = scale[:, None] * gram * scale
-    v = weights = mixed_median(clipped, p)
-    ridge, gap = float(np.diagonal(clipped).mean()), 0.0
-    if ridge == 0:  # nobody moved
-        return p, 0.0
+    clipped, along = scale[:, None] * gram * scale, scale * down
+    across = clipped - np.outer(along, along)
+    has_none = np.diagonal(across) <= NEGLIGIBLE**2 * np.diagonal(clipped)
+    across[has_none] = across[:, has_none] = 0.0  # what is left of them is rounding
+    v = weights = mixed_median(across, p)
+    gap = 0.0
     if down.any():
+        ridge = float(np.diagonal(clipped).mean())
         length = np.sqrt(max(float(v @ clipped @ v), 0.0))  # ‖z‖
+        aim = (1 - AIM) * (clipped @ v) + AIM * length * along
         H = clipped + ridge * np.eye(len(p))
-        solution = solve_simplex_qp(H, -length * scale * down - ridge * v)
+        solution = solve_simplex_qp(H, -aim - ridge * v)
         weights, gap = solution.weights, float(solution.gap)
     longer = p @ np.minimum(lengths, LENGTHENING * bound) / (p @ (scale * lengths))
     return longer * weights * scale, gap
+
+
+def weighted_median(values: PerClient, shares: PerClient) -> float:
+    """The middle value; of two in the middle their mean, as without shares."""
+    order = np.argsort(values, kind="stable")
+    x, below = values[order], np.cumsum(shares[order])
+    half = below[-1] / 2
+    lower = int(np.searchsorted(below, half * (1 - TIED)))
+    upper = int(np.searchsorted(below, half * (1 + TIED), side="right"))
+    return 0.5 * float(x[lower] + x[upper])
 
 
 def mixed_median(gram: Float64[Array, "n n"], shares: PerClient) -> PerClient:
