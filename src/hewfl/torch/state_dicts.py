@@ -23,7 +23,7 @@ from hewfl.torch.rendezvous import RankWork
 from hewfl.torch.shared_model import is_finite
 from hewfl.torch.sync import apply_pending, drop_pending
 
-FORMAT = 8
+FORMAT = 9
 Parts = dict[str, list[torch.Tensor]]
 """Parts of vectors, in order, by name and precision."""
 _DAMAGED = "the state is damaged: its"
