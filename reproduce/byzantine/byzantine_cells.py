@@ -383,10 +383,10 @@ class Cell:
             return (NONE,)
         if RULES[rule].name in OUT_OF_REACH:
             return (YARDSTICK_ATTACK,)
-        knowing = (AGAINST_ROOT,) if RULES[rule].root else ()
-        if knowing and self.group == HELD_OUT:
-            knowing = (*knowing, ACROSS_ROOT)
-        return (*ATTACKS, *knowing)
+        if not RULES[rule].root:
+            return tuple(ATTACKS)
+        later = (ACROSS_ROOT,) if self.group == HELD_OUT else ()
+        return (*ATTACKS, AGAINST_ROOT, *later)
 
 
 FIRST = (

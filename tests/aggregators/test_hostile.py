@@ -26,6 +26,7 @@ from hewfl import (
 from hewfl.aggregators import AngleMix, Mean, Pipeline, RootWeights, make
 from hewfl.aggregators.hostile import (
     angle_map,
+    bounded_length,
     root_trust,
     voted_weights,
     weighted_median,
@@ -118,6 +119,19 @@ def test_the_weighted_median_is_the_median_where_shares_are_equal(
         whole = rng.integers(1, 5, n)
         repeated = np.median(np.repeat(x, whole))
         assert weighted_median(x, whole / 7) == pytest.approx(repeated, abs=1e-15)
+
+
+def test_the_length_at_most_doubles_and_what_is_remembered_at_most_halves() -> None:
+    for exponent in (-400, 0, 400):
+        unit = 2.0**exponent
+        assert bounded_length(3.0, np.inf, exponent) == (3.0, 3 * unit)
+        assert bounded_length(3.0, 1.0 * unit, exponent) == (2.0, 2 * unit)
+        assert bounded_length(3.0, 2.0 * unit, exponent) == (3.0, 3 * unit)
+        # one round of tiny updates does not hold up the next one
+        assert bounded_length(1e-9, 3.0 * unit, exponent) == (1e-9, 1.5 * unit)
+    # far below what can be told from zero in this unit: not bounded
+    assert bounded_length(1.0, 1e-300, 900)[0] > 0
+    assert bounded_length(1.0, 5e-324, 1000)[0] > 0
 
 
 def test_trust_is_full_from_half_of_the_median_cosine_on() -> None:
@@ -223,7 +237,7 @@ def test_a_trusted_majority_cannot_be_long_in_one_round(
         root = -mean + 0.5 * rng.standard_normal(60)
         decision, state = rule(rows, state, root=root)
     assert before is not None
-    assert state.length <= 2 * before.length
+    assert before.length / 2 <= state.length <= 2 * before.length
     assert np.linalg.norm(decision.step) < 2 * np.linalg.norm(mean)
     unbounded = replace(before, length=np.inf)
     free, _ = rule(rows, unbounded, root=root)

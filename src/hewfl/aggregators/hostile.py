@@ -40,7 +40,7 @@ AIM = 0.75
 NEGLIGIBLE = 1e-3
 """Part of an update across the root, over its length, that is as good as none."""
 GROWTH = 2.0
-"""From round to round the length to which updates are clipped grows no more."""
+"""The length to which updates are clipped grows by no more from round to round."""
 LENGTHENING = 2.0
 """Lengths up to this multiple of the median make the step longer again."""
 
@@ -117,7 +117,7 @@ class RootState:
             first.
         steepness: Σ_t β^t ‖g‖ over the same rounds.
         recent: mean cosine of Δ_i with −g over about two rounds.
-        length: ℓ of the last round; infinite before the first.
+        length: λ, what ℓ may at most double of; infinite before the first round.
     """
 
     descent: PerClient
@@ -139,7 +139,8 @@ class RootWeights(Aggregator):
         σ_i ← ½σ_i + ½⟨Δ_i, −g⟩/(‖Δ_i‖‖g‖)                 recent cosine
         τ_i = max{0, min{1, 2ρ_i/ρ̄, 1 + σ_i/ρ̄}},   ρ̄ the median of the positive ρ_j
         p_i ∝ ½ + ½τ_i                                      votes
-        ℓ   ← min{median of the ‖Δ_i‖ by p, 2ℓ},   s_i = min{1, ℓ/‖Δ_i‖}
+        ℓ   = min{median of the ‖Δ_i‖ by p, 2λ},   λ ← max{ℓ, λ/2}
+        s_i = min{1, ℓ/‖Δ_i‖}
         z   = geometric median, by p, of the angle-mixed s_iΔ_i, all of it across g
         w   = argmin over w ∈ Δ_n of ½‖Σ w_is_iΔ_i − t‖² + (ℓ̄²/2)‖w − v‖²
         t   = ¼z − ¾‖z‖ g/‖g‖
@@ -156,8 +157,8 @@ class RootWeights(Aggregator):
     were honest for many rounds (a sleeper): whoever now goes uphill as far as the
     median client goes down has none. Nobody gains by a cosine above half of the median
     one, by a length above twice the median, or by being near the centre. A majority
-    that is trusted could be honest in most rounds and long in one: ℓ at most doubles
-    from round to round.
+    that is trusted could be honest in most rounds and long in one: the remembered
+    length λ at most doubles from round to round, and at most halves.
 
     Whom the root does not trust has half a vote. Honest clients with rare data go
     uphill on the root; without a vote they would leave the majority to attackers who
@@ -165,8 +166,8 @@ class RootWeights(Aggregator):
     where the clients agree, and z alone a poor one where they do not.
 
     What it does not do: a root of few samples, without many classes or of another
-    distribution trusts and distrusts wrongly. More than half of the clients, if they
-    know the root, move what it does not see. docs/hostile.md has the figures.
+    distribution trusts and distrusts wrongly. Half of the clients or more take over,
+    also if they do not know the root. docs/hostile.md has the figures.
 
     Where all clients have gone uphill so far no step is taken, and the status says so.
     A root gradient of zero judges nobody.
@@ -219,9 +220,10 @@ class RootWeights(Aggregator):
         moved = np.flatnonzero(lengths)
         down = (cosines * lengths)[moved]
         votes = UNTRUSTED + (1 - UNTRUSTED) * trust[moved]
-        limit = np.ldexp(GROWTH * state.length, -exponent // 2)
-        bound = min(weighted_median(lengths[moved], votes), float(limit))
-        state = replace(state, length=float(np.ldexp(bound, exponent // 2)))
+        bound, length = bounded_length(
+            weighted_median(lengths[moved], votes), state.length, exponent // 2
+        )
+        state = replace(state, length=length)
         weights[moved], gap = voted_weights(
             gram[np.ix_(moved, moved)], down, votes / votes.sum(), bound
         )
@@ -232,7 +234,7 @@ class RootWeights(Aggregator):
 def root_trust(
     descent: PerClient, steepness: PerClient, recent: PerClient
 ) -> PerClient:
-    """p_i, of what is remembered of a client; one for all where no root was steep."""
+    """τ_i, of what is remembered of a client; one for all where no root was steep."""
     if not steepness.any():
         return np.ones(len(descent))
     cosines = np.divide(
@@ -246,6 +248,22 @@ def root_trust(
     return np.where(steepness > 0, np.clip(trust, 0.0, 1.0), 1.0)  # 1: never judged
 
 
+def bounded_length(
+    median: float, remembered: float, exponent: int
+) -> tuple[float, float]:
+    """ℓ in units of 2^exponent, and λ, which is remembered.
+
+    Args:
+        median: of the lengths, in these units; above 0.
+        remembered: λ before; infinite in the first round.
+        exponent: of the unit.
+    """
+    own = float(np.ldexp(median, exponent))
+    bound = min(own, GROWTH * remembered)
+    kept = bound if np.isinf(remembered) else max(bound, remembered / GROWTH)
+    return float(np.ldexp(bound, -exponent)) or median, kept
+
+
 def voted_weights(
     gram: Float64[Array, "n n"], down: PerClient, p: PerClient, bound: float
 ) -> tuple[PerClient, float]:
@@ -254,7 +272,7 @@ def voted_weights(
     Args:
         gram: ⟨Δ_i, Δ_j⟩, with no update of length zero.
         down: ⟨Δ_i, −g⟩/‖g‖; where all are zero, the weights are v.
-        p: > 0, of sum one.
+        p: votes above 0, of sum one.
         bound: ℓ > 0.
     """
     lengths = np.sqrt(np.diagonal(gram))
