@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from reproduce.__main__ import app
 from reproduce.robustness.publish_robustness import (
     finished_runs,
     judge_study,
@@ -30,7 +31,6 @@ from reproduce.robustness.verdicts import verdicts
 from typer.testing import CliRunner
 
 from hewfl import InvalidInputError
-from hewfl.cli.app import app
 from hewfl.core.atomic import write_json, write_text
 from hewfl.experiments.spec import (
     read_spec,
