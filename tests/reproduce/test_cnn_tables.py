@@ -1,6 +1,5 @@
 """Published tables of deep networks under attack: stacks of replicas, files, pages."""
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -145,7 +144,6 @@ def test_a_run_that_diverged_has_no_accuracy(monkeypatch: pytest.MonkeyPatch) ->
     assert set(run(Run("byzfl", 1, rules=("mean",))).values()) == {0.0}
 
 
-@pytest.mark.skipif("HEWFL_DATA" not in os.environ, reason="HEWFL_DATA is not set")
 @pytest.mark.data
 def test_pixels_are_standardised() -> None:
     images = np.asarray(load("mnist").features, dtype=np.float64)
