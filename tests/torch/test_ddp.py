@@ -1,6 +1,5 @@
 """DistributedDataParallel anywhere in a model: ranks are on their own in the block."""
 
-import time
 from datetime import timedelta
 from typing import Any
 
@@ -52,11 +51,10 @@ def alone(rank: int, _: int, how: str) -> list[float]:
 
 @pytest.mark.parametrize("how", ["outside", "inside"])
 def test_ranks_take_steps_on_their_own(pool: Pool, how: str) -> None:
-    began = time.monotonic()
+    """A rank that waited would end in an error, or not within the limit of the pool."""
     results, expected = pool.run(alone, 2, how), pool.run(alone, 2, "plain")
     assert results == expected  # running means too, which differ between ranks
     assert results[0] != results[1]
-    assert time.monotonic() - began < 15  # the group itself would wait for 30 s
 
 
 def differing(rank: int, _: int, how: str) -> list[Any]:
