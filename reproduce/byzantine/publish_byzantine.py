@@ -444,6 +444,8 @@ KINDS = (
 def draw_worst_ratios(scores: Scores, path: Path) -> tuple[Path, Path]:
     """Draw a tile for every rule, panel and share of attackers, with its worst ratio.
 
+    Panels of which fewer columns were run than of others are left to the tables.
+
     Args:
         scores: of the study.
         path: of the files, without the ending.
@@ -454,8 +456,9 @@ def draw_worst_ratios(scores: Scores, path: Path) -> tuple[Path, Path]:
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
-    panels = [p for p in PANELS if any(c[0] == p for c in scores.table)]
     shares = [f for f in DRAWN if any(c[1] == f for c in scores.table)]
+    run = {p: sum((p, f) in scores.table for f in shares) for p in PANELS}
+    panels = [p for p, columns in run.items() if 0 < columns == max(run.values())]
     rules = [r for r in SHOWN if any(r in row for row in scores.table.values())]
 
     def draw(figure: Any) -> None:
