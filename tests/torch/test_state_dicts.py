@@ -19,6 +19,7 @@ from torch.distributed.checkpoint import DefaultLoadPlanner
 
 from hewfl import DataError, ServerStep
 from hewfl.torch import HewLocalSGD, SyncOptions
+from hewfl.torch.state_dicts import FORMAT
 
 Array = NDArray[np.float64]
 pytestmark = pytest.mark.torch
@@ -99,7 +100,7 @@ def refusals(rank: int, ranks: int) -> list[str]:
     no_memory = {k: v for k, v in common.items() if not k.startswith("memory")}
     others_of_mine = {k: v for k, v in vectors.items() if k[:5] != "param"}
     others = [
-        state | {"format": 9},
+        state | {"format": FORMAT - 1},
         state | {"job": state["job"] | {"model": 5}},
         state | {"common": no_memory},
         state | {"common": short},
@@ -192,7 +193,7 @@ def test_states_of_other_jobs_are_refused_before_anything_is_written(
     pool: Pool,
 ) -> None:
     form, layout, *damaged = pool.run(refusals, 2)[0]
-    assert form == "the state has format 9; this reads 8"
+    assert form == f"the state has format {FORMAT - 1}; this reads {FORMAT}"
     assert "the state is of another job: its model is 5" in layout
     for text, what in zip(damaged, ("memory", "anchor", "parameters"), strict=True):
         start = f"the state is damaged: its {what} float32 is missing or of another"
